@@ -20,9 +20,7 @@ import (
 	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
-	"github.com/admitkit/admitkit/operator/sandbox/internal/brokerpolicy"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
@@ -219,25 +217,4 @@ func (r *runs) toBroker() map[string][]rbacv1.PolicyRule {
 		rights[b.Namespace] = append(rights[b.Namespace], named(rule(coreGroup, []string{"configmaps"}, "get"), protocol.CAName))
 	}
 	return rights
-}
-
-// checkRequires refuses a run whose template requires what nobody grants, or that no broker would serve.
-func (r *runRules) checkRequires(ctx context.Context, namespace string, spec *v1alpha1.SandboxRunSpec, requires []string) error {
-	template := spec.TemplateRef.Name
-	apply, others, err := brokerpolicy.ForTemplate(ctx, r.asker, namespace, template)
-	switch {
-	case err != nil:
-		return err
-	case len(apply) == 0 && len(requires) == 0:
-		return nil
-	case !r.options.Broker.on():
-		return denied("SandboxRun", "spec.templateRef: template %s requires credentials, or a BrokerPolicy applies to it, and %s", template, brokerpolicy.NotConfigured)
-	}
-	if problem := brokerpolicy.ClosedBy(spec.Mode, template, apply); problem != "" && spec.Mode == v1alpha1.SandboxInteractive {
-		return denied("SandboxRun", "spec.mode: %s", problem)
-	}
-	if problem := brokerpolicy.Shortfall(namespace, brokerpolicy.OfTemplate(template), requires, apply, others); problem != "" {
-		return denied("SandboxRun", "spec.templateRef: template %s requires credentials: %s", template, problem)
-	}
-	return nil
 }

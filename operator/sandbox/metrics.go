@@ -11,9 +11,6 @@ import (
 )
 
 var (
-	deniedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "admitkit_sandbox_denied_total", Help: "What the sandbox denied at admission.",
-	}, []string{"kind"})
 	endedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_sandbox_ended_total", Help: "SandboxRuns that ended, by their terminal phase.",
 	}, []string{"phase"})
@@ -66,5 +63,5 @@ func beginCounting() {
 }
 
 func init() {
-	metrics.Registry.MustRegister(deniedTotal, endedTotal, runSeconds, seedSeconds, restoredTotal, outputReadsTotal, watchdogTotal, unrecordedTotal)
+	metrics.Registry.MustRegister(endedTotal, runSeconds, seedSeconds, restoredTotal, outputReadsTotal, watchdogTotal, unrecordedTotal)
 }

@@ -217,7 +217,7 @@ func TestKubeSystemIsReadByTheProbeAlone(t *testing.T) {
 	for mode, want := range map[egress.Mode]string{egress.ModeAuto: "pods list", egress.ModeOn: "", egress.ModeOff: ""} {
 		s := &shared{options: Options{Egress: egress.Options{Mode: mode}}, namespaces: []string{"agents"}, own: "own"}
 		var texts []string
-		for _, rights := range []map[string][]string{textsOf(&admitted{s}), textsOf(newRuns(s)), textsOf(newWorkspaces(newRuns(s)))} {
+		for _, rights := range []map[string][]string{textsOf(newRuns(s)), textsOf(newWorkspaces(newRuns(s)))} {
 			texts = append(texts, rights[metav1.NamespaceSystem]...)
 		}
 		if got := strings.Join(texts, ", "); got != want {
@@ -393,23 +393,5 @@ func TestASeedIsNotHeldWhereTheOperatorSaysSo(t *testing.T) {
 	held, err := a.hold(t.Context(), false)
 	if e := a.status.Egress; !held || err != nil || e == nil || e.Policy != "" {
 		t.Errorf("%t, %v, %+v", held, err, e)
-	}
-}
-
-func TestASeedThatReachesNoServerIsSaidToBeInVain(t *testing.T) {
-	for sentence, test := range map[string]struct {
-		egress *v1alpha1.Egress
-		want   string
-	}{
-		"without egress":       {nil, "cidrs: without egress"},
-		"without names":        {&v1alpha1.Egress{DNS: new(false), Internet: true}, "dns: false"},
-		"without a server":     {&v1alpha1.Egress{}, "cidrs: the seed reaches no server"},
-		"with the internet":    {&v1alpha1.Egress{Internet: true}, ""},
-		"with some addresses":  {&v1alpha1.Egress{DNS: new(true), CIDRs: []v1alpha1.EgressCIDR{{CIDR: "192.0.2.0/24"}}}, ""},
-		"with Pods of its own": {&v1alpha1.Egress{Pods: []v1alpha1.EgressPods{{}}}, ""},
-	} {
-		if got := strings.Join(unreached(test.egress), "; "); (got == "") != (test.want == "") || !strings.HasPrefix(got, test.want) {
-			t.Errorf("%s: %q, want %q", sentence, got, test.want)
-		}
 	}
 }

@@ -12,8 +12,6 @@ import (
 )
 
 var (
-	_ extension.NamespaceEntitled = (*admitted)(nil)
-	_ extension.ClusterEntitled   = (*admitted)(nil)
 	_ extension.NamespaceEntitled = (*runs)(nil)
 	_ extension.ClusterEntitled   = (*runs)(nil)
 )
@@ -29,22 +27,6 @@ func (s *shared) each(rules ...rbacv1.PolicyRule) map[string][]rbacv1.PolicyRule
 		rights[namespace] = rules
 	}
 	return rights
-}
-
-// NamespaceRights implements [extension.NamespaceEntitled]: what admits reads templates, asks
-// who may read a prompt, looks whether a run has Pods, and whose Pod somebody wants to enter.
-func (a *admitted) NamespaceRights() map[string][]rbacv1.PolicyRule {
-	return a.each(
-		rule(ourGroup, []string{"sandboxruntemplates"}, "get"),
-		rule(ourGroup, []string{"brokerpolicies", "workspaces"}, "list"),
-		rule(ourGroup, []string{"sandboxruns"}, "get", "list"),
-		rule(coreGroup, []string{"pods"}, "get", "list"),
-		rule([]string{"authorization.k8s.io"}, []string{"localsubjectaccessreviews"}, "create"))
-}
-
-// ClusterRights implements [extension.ClusterEntitled].
-func (a *admitted) ClusterRights() []rbacv1.PolicyRule {
-	return []rbacv1.PolicyRule{rule(ourGroup, []string{"clustersandboxruntemplates"}, "get")}
 }
 
 // NamespaceRights implements [extension.NamespaceEntitled]: what a run takes, where runs run. Those on

@@ -36,7 +36,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
-	"github.com/admitkit/admitkit/operator/internal/controller"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/admission"
 )
 
 // Options are the options of [New]; the zero value is useful in a manager that watches one
@@ -88,8 +88,6 @@ type shared struct {
 	namespaces []string
 	// own is the manager's own namespace. Parts sets it.
 	own string
-	// asker asks the API server on behalf of admissions.
-	asker *controller.Asker
 }
 
 // New returns the extension.
@@ -107,7 +105,7 @@ func New(options Options) *Sandbox {
 	if options.Collector.Namespace != "" && options.Collector.Port == 0 {
 		options.Collector.Port = DefaultCollectorPort
 	}
-	return &Sandbox{&shared{options: options, asker: &controller.Asker{}}}
+	return &Sandbox{&shared{options: options}}
 }
 
 var _ extension.Composite = (*Sandbox)(nil)
@@ -138,7 +136,10 @@ func (s *Sandbox) Parts(mgr extension.Manager) ([]any, error) {
 	}
 	s.own = mgr.GetWebhookNamespace()
 	r := newRuns(s.shared)
-	return append(s.admissions(), r, newWorkspaces(r), newOutputs(r)), nil
+	admitting := admission.Options{
+		Namespaces: s.namespaces, Egress: &s.options.Egress, Interactive: s.options.Interactive, Broker: s.options.Broker.on(), SeedImage: s.options.SeedImage,
+	}
+	return append(admission.Parts(admitting), r, newWorkspaces(r), newOutputs(r)), nil
 }
 
 // namespacesOf returns the namespaces in which runs run, sorted.

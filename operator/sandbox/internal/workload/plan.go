@@ -29,12 +29,12 @@ var (
 // Plan is what a template, its base and a run make together.
 type Plan struct {
 	// Image is that of the work.
-	Image          string
-	command, args  []string
-	env            []v1alpha1.SandboxEnv
-	resources      corev1.ResourceList
-	mountPath      string
-	size           resource.Quantity
+	Image         string
+	command, args []string
+	env           []v1alpha1.SandboxEnv
+	resources     corev1.ResourceList
+	mountPath     string
+	size          resource.Quantity
 	// Egress is what the Pod may reach.
 	Egress v1alpha1.Egress
 	// Timeout is how long the work may take, in seconds, and grace how long its end.

@@ -1,4 +1,4 @@
-package sandbox
+package admission
 
 import (
 	"context"
@@ -21,8 +21,8 @@ import (
 type execGuard struct{ admitted }
 
 // entryScope covers the ways into Pods where runs run. The requests say nothing of the Pod but its name.
-func (s *shared) execScope() extension.Scope {
-	return scope("sandbox-entry", s.selector(), extension.Connect("pods/exec", "pods/attach", "pods/portforward", "pods/proxy"))
+func (g *gate) execScope() extension.Scope {
+	return scope("sandbox-entry", g.selector(), extension.Connect("pods/exec", "pods/attach", "pods/portforward", "pods/proxy"))
 }
 
 // Validate refuses a way into a Pod of a run.

@@ -1,4 +1,4 @@
-package sandbox
+package admission
 
 import (
 	"context"
@@ -32,15 +32,15 @@ type podOwnerGuard struct{ admitted }
 type jobOwnerGuard struct{ admitted }
 
 // ownerScopes cover what claims to be of a run.
-func (s *shared) ownerScopes() (pods, jobs extension.Scope) {
+func (g *gate) ownerScopes() (pods, jobs extension.Scope) {
 	create, update := admissionregistrationv1.Create, admissionregistrationv1.Update
 	labelled := "(has(%[1]s.labels) && ['" + strings.Join(ourLabels, "', '") + "'].exists(l, l in %[1]s.labels))"
 	byOwner := "(has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, %s))"
-	pods = scope("sandbox-pod-forgery", s.selector(),
+	pods = scope("sandbox-pod-forgery", g.selector(),
 		append(extension.Resources("", "v1", []string{"pods"}, create, update), extension.Resources("", "v1", []string{"pods/ephemeralcontainers"}, update)...),
 		admissionregistrationv1.MatchCondition{Name: "of-a-run", Expression: fmt.Sprintf(labelled, "object.metadata") + " || " +
 			fmt.Sprintf(byOwner, fmt.Sprintf("o.kind == 'Job' && (o.name.startsWith('%s') || o.name.startsWith('%s'))", owned.PrefixRun, owned.PrefixWorkspace))})
-	jobs = scope("sandbox-job-forgery", s.selector(), extension.Resources(batchv1.GroupName, "v1", []string{"jobs"}, create, update),
+	jobs = scope("sandbox-job-forgery", g.selector(), extension.Resources(batchv1.GroupName, "v1", []string{"jobs"}, create, update),
 		admissionregistrationv1.MatchCondition{Name: "of-a-run", Expression: fmt.Sprintf(labelled, "object.spec.template.metadata") + " || " +
 			fmt.Sprintf(byOwner, fmt.Sprintf("o.kind in ['SandboxRun', 'Workspace'] && o.apiVersion.startsWith('%s/')", v1alpha1.GroupVersion.Group))})
 	return pods, jobs

@@ -1,4 +1,4 @@
-package sandbox
+package admission
 
 import (
 	"context"
@@ -6,9 +6,7 @@ import (
 	"slices"
 
 	admissionv1 "k8s.io/api/admission/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/extension"
@@ -40,14 +38,14 @@ func (r *workspaceRules) Validate(ctx context.Context, ws *v1alpha1.Workspace, r
 	if err := workload.CheckSeed(seed); err != nil {
 		return denied("Workspace", "spec.%w", err)
 	}
-	if err := egress.Check(workload.SeedEgress(seed), &r.options.Egress); err != nil {
+	if err := egress.Check(workload.SeedEgress(seed), r.Egress); err != nil {
 		return denied("Workspace", "spec.seed.egress.%w", err)
 	}
-	for _, warning := range append(egress.Warnings(workload.SeedEgress(seed), &r.options.Egress), unreached(seed.Egress)...) {
+	for _, warning := range append(egress.Warnings(workload.SeedEgress(seed), r.Egress), unreached(seed.Egress)...) {
 		req.Warnf("spec.seed.egress.%s", warning)
 	}
 	switch {
-	case seed.Image == "" && r.options.SeedImage == "":
+	case seed.Image == "" && r.SeedImage == "":
 		return denied("Workspace", "spec.seed.image: must be set, because the operator has no --sandbox-seed-image")
 	case seed.Image != "" && !egress.IsDigestPinned(seed.Image):
 		req.Warnf("spec.seed.image: %.80s names no digest: what fetches can change; it is pulled always", seed.Image)
@@ -77,7 +75,7 @@ func (r *workspaceRules) checkLeases(ctx context.Context, ws *v1alpha1.Workspace
 	if len(names) == 0 {
 		return nil
 	}
-	if !r.options.Broker.on() {
+	if !r.Broker {
 		i := slices.IndexFunc(ws.Spec.Seed.Repos, func(of v1alpha1.WorkspaceRepo) bool { return of.Credential != "" })
 		return denied("Workspace", "spec.seed.repos[%d].credential: %s; or name a Secret in credentialsFrom", i, brokerpolicy.NotConfigured)
 	}
@@ -147,44 +145,6 @@ func (r *workspaceRules) validateUpdate(ctx context.Context, ws *v1alpha1.Worksp
 		if pod != "" {
 			return denied("Workspace", "metadata.finalizers: %s stays until Pod %s is gone, which uses the Workspace", v1alpha1.FinalizerWorkspace, pod)
 		}
-	}
-	return nil
-}
-
-// may asks the API server what the user of a request may do.
-func (a *admitted) may(ctx context.Context, req *extension.Request, verb, group, version, resource, name string) (bool, error) {
-	user := req.User()
-	review := &authorizationv1.LocalSubjectAccessReview{ObjectMeta: metav1.ObjectMeta{Namespace: req.Namespace}, Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: map[string]authorizationv1.ExtraValue{},
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: req.Namespace, Verb: verb, Group: group, Version: version, Resource: resource, Name: name},
-	}}
-	for name, values := range user.Extra {
-		review.Spec.Extra[name] = authorizationv1.ExtraValue(values)
-	}
-	if err := a.asker.Create(ctx, review); err != nil {
-		return false, fmt.Errorf("asking whether user %q may %s %s %s/%s: %w", user.Username, verb, resource, req.Namespace, name, err)
-	}
-	return review.Status.Allowed && !review.Status.Denied, nil
-}
-
-// checkWorkspace refuses a run in a Workspace that its author may not get. One that is not there yet is waited for.
-func (r *runRules) checkWorkspace(ctx context.Context, spec *v1alpha1.SandboxRunSpec, req *extension.Request) error {
-	if spec.WorkspaceRef == nil {
-		return nil
-	}
-	may, err := r.may(ctx, req, "get", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "workspaces", spec.WorkspaceRef.Name)
-	if err == nil && !may {
-		err = denied("SandboxRun", "spec.workspaceRef: user %q has not the right to get workspaces %s/%s, which the run would read and write for them", req.User().Username, req.Namespace, spec.WorkspaceRef.Name)
-	}
-	if err != nil {
-		return err
-	}
-	var list v1alpha1.WorkspaceList // by its name: a server may list Workspaces, and not get one
-	if err := r.asker.List(ctx, &list, client.InNamespace(req.Namespace), client.MatchingFields{metav1.ObjectNameField: spec.WorkspaceRef.Name}); err != nil {
-		return fmt.Errorf("reading Workspace %s/%s: %w", req.Namespace, spec.WorkspaceRef.Name, err)
-	}
-	if len(list.Items) == 0 {
-		req.Warnf("spec.workspaceRef: there is no Workspace %s: the run waits for it", spec.WorkspaceRef.Name)
 	}
 	return nil
 }

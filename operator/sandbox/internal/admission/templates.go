@@ -1,0 +1,65 @@
+package admission
+
+import (
+	"context"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/brokerpolicy"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
+)
+
+// templateRules judges templates of a namespace.
+type templateRules struct{ admitted }
+
+// Validate refuses what no run could use.
+func (r *templateRules) Validate(ctx context.Context, template *v1alpha1.SandboxRunTemplate, req *extension.Request) error {
+	base, err := workload.Base(ctx, r.asker, &template.Spec)
+	if err != nil {
+		return err
+	}
+	if ref := template.Spec.BaseTemplateRef; ref != nil && base == nil {
+		req.Warnf("spec.baseTemplateRef: there is no ClusterSandboxRunTemplate %s: runs wait for it", ref.Name)
+		return r.check("SandboxRunTemplate", &template.Spec, nil, req)
+	}
+	return r.check("SandboxRunTemplate", &template.Spec, base, req)
+}
+
+// clusterTemplateRules judges those of the cluster.
+type clusterTemplateRules struct{ admitted }
+
+// Validate refuses what no run could use.
+func (r *clusterTemplateRules) Validate(_ context.Context, template *v1alpha1.ClusterSandboxRunTemplate, req *extension.Request) error {
+	return r.check("ClusterSandboxRunTemplate", &template.Spec, nil, req)
+}
+
+// check judges a template.
+func (g *gate) check(kind string, template, base *v1alpha1.SandboxRunTemplateSpec, req *extension.Request) error {
+	if base == nil && template.BaseTemplateRef != nil {
+		if err := workload.CheckEnv(template.Env, "env"); err != nil {
+			return denied(kind, "spec.%w", err)
+		}
+		return nil
+	}
+	p, err := workload.Of(template, base)
+	if err != nil {
+		return denied(kind, "spec.%w", err)
+	}
+	if err := egress.Check(&p.Egress, g.Egress); err != nil {
+		return denied(kind, "spec.egress.%w", err)
+	}
+	for _, warning := range egress.Warnings(&p.Egress, g.Egress) {
+		req.Warnf("spec.egress.%s", warning)
+	}
+	if p.Interactive != nil && !g.Interactive {
+		req.Warnf("spec.interactive: Interactive runs are off: let the operator set --sandbox-interactive")
+	}
+	if len(p.Requires) > 0 && !g.Broker {
+		req.Warnf("spec.requires: runs fail: %s", brokerpolicy.NotConfigured)
+	}
+	if !egress.IsDigestPinned(p.Image) {
+		req.Warnf("spec.image: %.80s names no digest: what runs can change; it is pulled always", p.Image)
+	}
+	return nil
+}
