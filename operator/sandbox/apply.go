@@ -56,7 +56,7 @@ func (r *runs) apply(ctx context.Context, f *facts, d *decision) error {
 		return err
 	}
 	if !f.run.Status.Phase.Terminal() || f.run.Status.Output == "" {
-		d.status.Output = truncate.Text(r.given.redact(f.run.UID, f.run.Status.Credentials, d.status.Output), maxOutput)
+		d.status.Output = truncate.Text(r.lender.Given.Redact(f.run.UID, f.run.Status.Credentials, d.status.Output), maxOutput)
 	} else { // what was given may not be known any more
 		d.status.Output = f.run.Status.Output
 	}
@@ -65,7 +65,7 @@ func (r *runs) apply(ctx context.Context, f *facts, d *decision) error {
 	}
 	switch {
 	case d.release:
-		r.given.forget(f.run.UID)
+		r.lender.Given.Forget(f.run.UID)
 		r.revoke(ctx, f.run)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout) // that may have taken its time
 		defer cancel()

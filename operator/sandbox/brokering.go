@@ -2,26 +2,19 @@ package sandbox
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/util/cert"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
-	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/credentials"
 )
 
 // BrokerOptions say where the broker of credentials is, which package broker is. The zero value is none: a run to whose
@@ -94,103 +87,6 @@ func (o *BrokerOptions) port() (int32, error) {
 	return int32(port), nil
 }
 
-// brokers asks the broker on behalf of runs. Its client is made anew when the authorities change.
-type brokers struct {
-	options *BrokerOptions
-	live    client.Reader
-	writer  client.Client
-	me      func(context.Context) (string, error)
-
-	mu    sync.Mutex
-	ca    string
-	asker *protocol.Client
-}
-
-// client returns a client, and the authorities of the broker in PEM.
-func (b *brokers) client(ctx context.Context) (*protocol.Client, string, error) {
-	ca, err := b.authorities(ctx)
-	if err != nil {
-		return nil, "", err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.asker == nil || b.ca != ca {
-		asker, err := protocol.NewClient(protocol.ClientOptions{URL: b.options.URL, CA: []byte(ca), Token: b.token})
-		if err != nil {
-			return nil, "", err
-		}
-		b.asker, b.ca = asker, ca
-	}
-	return b.asker, ca, nil
-}
-
-func (b *brokers) authorities(ctx context.Context) (string, error) {
-	var ca, from string
-	if file := b.options.CAFile; file != "" {
-		read, err := os.ReadFile(file) //nolint:gosec // the option names it
-		if err != nil {
-			return "", fmt.Errorf("the authorities of the broker: %w", err)
-		}
-		ca, from = string(read), file
-	} else {
-		config := &corev1.ConfigMap{}
-		key := client.ObjectKey{Namespace: b.options.Namespace, Name: protocol.CAName}
-		if err := b.live.Get(ctx, key, config); err != nil {
-			return "", fmt.Errorf("the authorities of the broker, which it writes into ConfigMap %s: %w", key, err)
-		}
-		ca, from = config.Data[protocol.CAKey], "ConfigMap "+key.String()
-	}
-	if _, err := cert.ParseCertsPEM([]byte(ca)); err != nil {
-		return "", fmt.Errorf("the authorities of the broker: %s: %w", from, err)
-	}
-	return ca, nil
-}
-
-// maxUpstream bounds the authorities that each run has a copy of.
-const maxUpstream = 128 << 10
-
-// upstream reads the authorities that proxies accept of servers besides those of the internet, "" for none.
-func (r *runs) upstream(ctx context.Context) (string, error) {
-	if r.options.Broker.UpstreamCA == "" {
-		return "", nil
-	}
-	key := client.ObjectKey{Namespace: r.own, Name: r.options.Broker.UpstreamCA}
-	config := &corev1.ConfigMap{}
-	if err := r.live.Get(ctx, key, config); err != nil {
-		return "", fmt.Errorf("the authorities of servers: %w", err)
-	}
-	ca := config.Data[owned.KeyCA]
-	if len(ca) > maxUpstream {
-		return "", fmt.Errorf("the authorities of servers: ConfigMap %s: its key %s has %d bytes, at most %d are allowed", key, owned.KeyCA, len(ca), maxUpstream)
-	}
-	if _, err := cert.ParseCertsPEM([]byte(ca)); err != nil {
-		return "", fmt.Errorf("the authorities of servers: ConfigMap %s, key %s: %w", key, owned.KeyCA, err)
-	}
-	return ca, nil
-}
-
-// tokenSeconds is how long a token for the broker is valid: the shortest that the API server gives.
-const tokenSeconds = 600
-
-// token asks the API server for a token of its own ServiceAccount. One that is mounted would be for the API
-// server, and nobody else should see that.
-func (b *brokers) token(ctx context.Context) (string, error) {
-	me, err := b.me(ctx)
-	if err != nil {
-		return "", err
-	}
-	namespace, name, ok := strings.Cut(strings.TrimPrefix(me, "system:serviceaccount:"), ":")
-	if !ok || me == namespace+":"+name {
-		return "", fmt.Errorf("the broker takes tokens of ServiceAccounts, and this process is user %q: run it in the cluster", me)
-	}
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{protocol.Audience}, ExpirationSeconds: new(int64(tokenSeconds))}}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	if err := b.writer.SubResource("token").Create(ctx, account, request); err != nil {
-		return "", fmt.Errorf("a token for the broker, of ServiceAccount %s/%s: %w", namespace, name, err)
-	}
-	return request.Status.Token, nil
-}
-
 // toBroker are the rights to have runs with proxies and credentials.
 func (r *runs) toBroker() map[string][]rbacv1.PolicyRule {
 	b := &r.options.Broker
@@ -206,7 +102,7 @@ func (r *runs) toBroker() map[string][]rbacv1.PolicyRule {
 		rights[namespace] = append(rights[namespace], rule(coreGroup, []string{"secrets"}, "get", "create", "update", "delete"))
 	}
 	rights[r.own] = append(rights[r.own],
-		named(rule(coreGroup, []string{"secrets"}, "get", "update"), rootName),
+		named(rule(coreGroup, []string{"secrets"}, "get", "update"), credentials.RootName),
 		named(rule(coreGroup, []string{"serviceaccounts/token"}, "create"), b.ServiceAccount))
 	if b.UpstreamCA != "" {
 		rights[r.own] = append(rights[r.own], named(rule(coreGroup, []string{"configmaps"}, "get"), b.UpstreamCA))
@@ -218,3 +114,7 @@ func (r *runs) toBroker() map[string][]rbacv1.PolicyRule {
 	}
 	return rights
 }
+
+// RootSecret is the empty Secret into which the reconcilers write the root of the proxies: make it in the manager's own
+// namespace. They have no right to make Secrets there, by which they would get the token of every ServiceAccount in it.
+func RootSecret() *corev1.Secret { return credentials.EmptyRoot() }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -16,6 +15,7 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/credentials"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
@@ -23,30 +23,15 @@ import (
 // tendAfter is how often the Secret of a run is looked at: it is not watched, since that takes the right to read all Secrets.
 const tendAfter = time.Minute
 
-// leaseLeft is how much of a lease must be left for a container to begin with it.
-const leaseLeft = 30 * time.Second
-
 // equip makes what the proxy of a run needs, and gives the run its credentials. Their leases are in the status before
 // anything uses them.
 func (r *runs) equip(ctx context.Context, f *facts, d *decision) error {
-	_, ca, err := r.brokers.client(ctx)
-	if err != nil {
-		return brokerObstacle(err)
-	}
-	upstream, err := r.upstream(ctx)
-	if err != nil {
-		return brokerObstacle(err)
-	}
-	err = r.makeAuthority(ctx, f.run, ca, upstream)
-	if apierrors.IsNotFound(err) { // the root
-		return brokerObstacle(err)
-	}
-	if err != nil {
+	if err := r.lender.EquipProxy(ctx, f.run); err != nil {
 		return err
 	}
 	now := r.options.Clock.Now()
 	if names := f.brokered.inContainer; len(names) > 0 {
-		if err := r.lend(ctx, r.loanOf(f, &d.status, names)); err != nil {
+		if err := r.lender.Lend(ctx, r.loanOf(f, &d.status, names)); err != nil {
 			return err
 		}
 	}
@@ -69,34 +54,19 @@ func (r *runs) proxyOf(f *facts) *workload.Proxy {
 	}
 }
 
-// brokerObstacle makes of an error of the broker why the run waits, or why it fails.
-func brokerObstacle(err error) error {
-	refused := (*protocol.Error)(nil)
-	if errors.As(err, &refused) && refused.Code.Fatal() {
-		return &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: string(refused.Code), Message: err.Error(), Fatal: true}
-	}
-	return &conditions.Obstacle{Condition: v1alpha1.ConditionBrokerReady, Reason: v1alpha1.BrokerUnavailable, Message: err.Error(), Poll: true, Refused: refused != nil}
-}
-
 // loanOf is what the container of a run has on lease by these names.
-func (r *runs) loanOf(f *facts, status *v1alpha1.SandboxRunStatus, names []string) *leasedSecret {
+func (r *runs) loanOf(f *facts, status *v1alpha1.SandboxRunStatus, names []string) *credentials.Loan {
 	run := f.run
-	return &leasedSecret{
-		of: leaseholder(run), owner: owned.ByRun(run), names: names, leases: &status.Credentials, began: f.job != nil,
-		keys:   func(name string) []string { return []string{name} },
-		fill:   func(name string, value []byte) map[string][]byte { return map[string][]byte{name: value} },
-		secret: func(data map[string][]byte) *corev1.Secret { return secretOf(run, owned.SuffixCredentials, data) },
-		write:  func(ctx context.Context) error { return r.write(ctx, run, status) },
-		ask: func(ctx context.Context) (*protocol.Client, error) {
-			asker, _, err := r.brokers.client(ctx)
-			if err != nil {
-				return nil, brokerObstacle(err)
-			}
-			return asker, nil
-		},
-		tampered: func(ctx context.Context, there *corev1.Secret, did string) {
+	return &credentials.Loan{
+		Of: leaseholder(run), Owner: owned.ByRun(run), Names: names, Leases: &status.Credentials, Began: f.job != nil,
+		Keys:   func(name string) []string { return []string{name} },
+		Fill:   func(name string, value []byte) map[string][]byte { return map[string][]byte{name: value} },
+		Secret: func(data map[string][]byte) *corev1.Secret { return owned.Secret(run, owned.SuffixCredentials, data) },
+		Write:  func(ctx context.Context) error { return r.write(ctx, run, status) },
+		Ask:    r.lender.Ask,
+		Tampered: func(ctx context.Context, id, did string) {
 			record := recordOf(run, actionTampered, "somebody "+did)
-			record.ID = tamperedID(run.UID, there)
+			record.ID = id
 			r.tell(ctx, &record)
 			r.event(run, corev1.EventTypeWarning, "CredentialsTampered", "Issue", record.Reason)
 		},
@@ -120,7 +90,7 @@ func (r *runs) tend(ctx context.Context, f *facts, d *decision) error {
 	if again := r.options.Clock.Now().Add(tendAfter); d.next.IsZero() || again.Before(d.next) {
 		d.next = again
 	}
-	err := r.tendSecret(ctx, f, &d.status, names)
+	err := r.lender.Keep(ctx, r.loanOf(f, &d.status, names), len(f.pods) > int(f.run.Spec.Retries)) // else an attempt follows
 	taken, blocked := (*owned.TakenError)(nil), (*conditions.Obstacle)(nil)
 	switch {
 	case err == nil || apierrors.IsConflict(err):
@@ -138,61 +108,28 @@ func (r *runs) tend(ctx context.Context, f *facts, d *decision) error {
 	return nil
 }
 
-func (r *runs) tendSecret(ctx context.Context, f *facts, status *v1alpha1.SandboxRunStatus, names []string) error {
-	there, err := r.readSecret(ctx, f.run, owned.SuffixCredentials)
-	if err != nil {
-		return err
-	}
-	of := r.loanOf(f, status, names)
-	if there != nil && !r.lasts(status.Credentials, there, names) && len(f.pods) > int(f.run.Spec.Retries) && hasAll(there, names) {
-		return r.prune(ctx, of, there) // no attempt follows
-	}
-	return r.lend(ctx, of)
-}
-
-func hasAll(there *corev1.Secret, names []string) bool {
-	return !slices.ContainsFunc(names, func(name string) bool { return len(there.Data[name]) == 0 })
-}
-
-// The budget for revoking the leases of a run before it goes.
-const (
-	revokePerLease = 5 * time.Second
-	maxRevoke      = 30 * time.Second
-)
-
-// revokeBudget is how long a run that goes waits for so many leases.
-func revokeBudget(leases int) time.Duration {
-	return min(revokePerLease*time.Duration(max(leases, 1)), maxRevoke)
-}
-
 // revoke has the broker revoke what a run that goes has. What it does not manage within the budget stays in the
 // broker's queue, which survives the run.
 func (r *runs) revoke(ctx context.Context, run *v1alpha1.SandboxRun) {
 	if run.Status.Interception == "" {
 		return
 	}
-	r.revokeAll(ctx, leaseholder(run), len(run.Status.Credentials), func(reason, note string) {
+	r.lender.RevokeAll(ctx, leaseholder(run), len(run.Status.Credentials), func(reason, note string) {
 		r.event(run, corev1.EventTypeWarning, reason, "Revoke", note)
 	})
 }
 
-// revokeAll has the broker revoke all leases of a run or a seed, so many of which are known, and tells what is left to it.
-func (r *runs) revokeAll(ctx context.Context, of *protocol.Run, known int, tell func(reason, note string)) {
-	if !r.options.Broker.on() || r.brokers == nil {
-		return
+// discardSecrets deletes the Secrets of a run that is about to have ended: nobody uses them any more.
+func (r *runs) discardSecrets(ctx context.Context, run *v1alpha1.SandboxRun, status *v1alpha1.SandboxRunStatus) error {
+	if !status.Phase.Terminal() || run.Status.Phase.Terminal() || run.Status.Interception == "" {
+		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeBudget(known))
-	defer cancel()
-	asker, _, err := r.brokers.client(ctx)
-	var queued []string
-	if err == nil {
-		queued, err = asker.Revoke(ctx, protocol.RevokeRequest{Run: of})
+	for _, suffix := range []string{owned.SuffixProxy, owned.SuffixCredentials} {
+		key := owned.Name(run)
+		key.Name += suffix
+		if err := r.lender.Discard(ctx, key, owned.ByRun(run)); err != nil {
+			return err
+		}
 	}
-	switch {
-	case err != nil:
-		r.log.Error("leases are not revoked yet: the broker revokes them by itself when it runs", zap.String("kind", of.Kind), zap.String("run", of.Namespace+"/"+of.Name), zap.Error(err))
-		tell("RevokeFailed", "the broker revokes the leases when it can: "+err.Error())
-	case len(queued) > 0:
-		tell("RevokeQueued", "the broker still revokes CredentialLeases "+strings.Join(queued, ", "))
-	}
+	return nil
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/admitkit/admitkit/operator/internal/controller"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/runca"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/credentials"
 )
 
 // lender is a broker, and an API server that can fail.
@@ -95,10 +96,6 @@ func newLender(t *testing.T, objects ...client.Object) *lender {
 	server := httptest.NewTLSServer(l)
 	t.Cleanup(server.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	asker, err := protocol.NewClient(protocol.ClientOptions{URL: server.URL, CA: ca, Token: func(context.Context) (string, error) { return "t", nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
 	file := filepath.Join(t.TempDir(), "ca.crt")
 	if err := os.WriteFile(file, ca, 0o600); err != nil {
 		t.Fatal(err)
@@ -107,7 +104,7 @@ func newLender(t *testing.T, objects ...client.Object) *lender {
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects = append(objects, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: rootName}, Data: map[string][]byte{corev1.TLSCertKey: root.Certificate, corev1.TLSPrivateKeyKey: root.Key}})
+	objects = append(objects, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: credentials.RootName}, Data: map[string][]byte{corev1.TLSCertKey: root.Certificate, corev1.TLSPrivateKeyKey: root.Key}})
 	cluster := interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.SandboxRun{}, &v1alpha1.Workspace{}).Build(), interceptor.Funcs{
 		Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
 			return l.fails(l.storing, func() error { return c.Update(ctx, object, options...) })
@@ -119,8 +116,9 @@ func newLender(t *testing.T, objects ...client.Object) *lender {
 	options := Options{Clock: clocktesting.NewFakePassiveClock(now), Broker: BrokerOptions{Namespace: "broker", CAFile: file}}
 	l.runs = &runs{
 		shared: &shared{options: options, own: "own"}, log: zap.NewNop(), events: &events.FakeRecorder{}, recorder: l, cached: cluster, live: cluster, writer: cluster,
-		brokers: &brokers{options: &options.Broker, live: cluster, asker: asker, ca: string(ca)},
 	}
+	l.lender = l.runs.lends()
+	l.lender.Broker = &credentials.Broker{Namespace: "broker", URL: server.URL, CAFile: file, Live: cluster, Token: func(context.Context) (string, error) { return "t", nil }}
 	return l
 }
 
@@ -146,7 +144,7 @@ func (l *lender) lends(t *testing.T, seed, began bool) (*corev1.Secret, error) {
 		if began {
 			f.job = &batchv1.Job{}
 		}
-		lent = l.lend(t.Context(), l.loanOf(f, f.run.Status.DeepCopy(), []string{"TOKEN"}))
+		lent = l.lender.Lend(t.Context(), l.loanOf(f, f.run.Status.DeepCopy(), []string{"TOKEN"}))
 	}
 	if err := l.live.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
 		t.Fatal(err)

@@ -106,7 +106,7 @@ func (o *outputs) Reconcile(ctx context.Context, item reconcile.Request) (reconc
 	err := o.of.cached.Get(ctx, item.NamespacedName, run)
 	ended := run.Status.Phase.Terminal()
 	if run.Status.OutputClosed {
-		o.of.given.forget(run.UID)
+		o.of.lender.Given.Forget(run.UID)
 	}
 	if err != nil || run.Status.OutputClosed || !ended && run.Status.Phase != v1alpha1.SandboxRunning {
 		o.forget(item.NamespacedName)
@@ -150,7 +150,7 @@ func (o *outputs) forget(key types.NamespacedName) {
 // look reads the last lines of a run. closed says that there will be no other.
 func (o *outputs) look(ctx context.Context, run *v1alpha1.SandboxRun) (events []v1alpha1.SandboxEvent, closed bool, err error) {
 	ended := run.Status.Phase.Terminal()
-	if run.Status.PodName == "" || !o.of.given.knows(run.UID, run.Status.Credentials) {
+	if run.Status.PodName == "" || !o.of.lender.Given.Knows(run.UID, run.Status.Credentials) {
 		return run.Status.RecentEvents, ended, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, outputTimeout)
@@ -172,7 +172,7 @@ func (o *outputs) look(ctx context.Context, run *v1alpha1.SandboxRun) (events []
 		}
 		return nil, false, err
 	}
-	redact := func(text string) string { return o.of.given.redact(run.UID, run.Status.Credentials, text) }
+	redact := func(text string) string { return o.of.lender.Given.Redact(run.UID, run.Status.Credentials, text) }
 	for i := range events {
 		events[i].Type, events[i].Message = truncate.Text(redact(events[i].Type), maxType), truncate.Text(redact(events[i].Message), maxEvent)
 	}

@@ -15,7 +15,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
-	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/credentials"
 )
 
 const noon = "2030-01-01T12:00:00.123456789Z "
@@ -38,7 +38,7 @@ func TestLinesOfALogAreBounded(t *testing.T) {
 		"a container runtime that sends more than 50": {strings.Repeat(noon+"z\n", 80), lines("z", 50)},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			o := &outputs{of: &runs{shared: &shared{}}, logs: func(context.Context, types.NamespacedName) (io.ReadCloser, error) {
+			o := &outputs{of: &runs{shared: &shared{}, lender: &credentials.Lender{}}, logs: func(context.Context, types.NamespacedName) (io.ReadCloser, error) {
 				return io.NopCloser(strings.NewReader(test.log)), nil
 			}}
 			events, closed, err := o.look(t.Context(), &v1alpha1.SandboxRun{Status: v1alpha1.SandboxRunStatus{Phase: v1alpha1.SandboxRunning, PodName: "p"}})
@@ -63,31 +63,10 @@ func lines(text string, n int) (all []string) {
 	return all
 }
 
-// What a container was given is in no output, also if it is not known any more.
-func TestCredentialsAreInNoOutput(t *testing.T) {
-	run := &v1alpha1.SandboxRun{ObjectMeta: metav1.ObjectMeta{UID: "u"}, Status: v1alpha1.SandboxRunStatus{Credentials: []v1alpha1.SandboxCredential{{Name: "a"}}}}
-	g := &given{}
-	if got := g.redact(run.UID, run.Status.Credentials, "open sesame"); got != redacted {
-		t.Errorf("of what is not known: %q", got)
-	}
-	g.learn(run.UID, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sandbox-b" + owned.SuffixProxy}, Data: map[string][]byte{"ca.crt": []byte("open")}})
-	g.learn(run.UID, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sandbox-b" + owned.SuffixCredentials}, Data: map[string][]byte{"A": []byte("sesame\n"), "B": []byte("e")}})
-	if got := g.redact(run.UID, run.Status.Credentials, "open sesame, Sesame"); got != "open ***, Sesame" {
-		t.Errorf("%q", got)
-	}
-	g.forget("u")
-	if g.knows(run.UID, run.Status.Credentials) {
-		t.Error("it is still known")
-	}
-	if got := g.redact("", nil, "open sesame"); got != "open sesame" {
-		t.Errorf("of a run that was given nothing: %q", got)
-	}
-}
-
 // A run is read each ten seconds, and once more at its end, at most; a node that does not answer is given up.
 func TestHowOftenOutputIsRead(t *testing.T) {
 	at := clocktesting.NewFakePassiveClock(now)
-	o := newOutputs(&runs{shared: &shared{options: Options{Clock: at}}})
+	o := newOutputs(&runs{shared: &shared{options: Options{Clock: at}}, lender: &credentials.Lender{}})
 	key, run := types.NamespacedName{Name: "b"}, &v1alpha1.SandboxRun{Status: v1alpha1.SandboxRunStatus{Phase: v1alpha1.SandboxRunning, PodName: "p"}}
 	expect := func(sentence string, want time.Duration) {
 		t.Helper()

@@ -32,6 +32,7 @@ import (
 	"github.com/admitkit/admitkit/operator/internal/controller"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/credentials"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
@@ -124,7 +125,7 @@ func TestARunWaitsForABrokerThatFailsAndFailsIfItIsRefused(t *testing.T) {
 		"no policy applies any more":  {&protocol.Error{Code: protocol.CodePolicyMissing}, v1alpha1.ConditionCredentialsReady, true},
 	} {
 		of := (*conditions.Obstacle)(nil)
-		if !errors.As(brokerObstacle(test.err), &of) || of.Condition != test.condition || of.Fatal != test.fatal || of.Poll == test.fatal {
+		if !errors.As(credentials.Obstacle(test.err), &of) || of.Condition != test.condition || of.Fatal != test.fatal || of.Poll == test.fatal {
 			t.Errorf("%s: %+v", sentence, of)
 			continue
 		}
@@ -167,7 +168,7 @@ func TestABrokerThatSaysNoIsAskedLaterAndLater(t *testing.T) {
 		"a key is wrong":    {fmt.Errorf("credential a: %w", &protocol.Error{Code: protocol.CodeProviderFailed}), true},
 	} {
 		of := (*conditions.Obstacle)(nil)
-		if !errors.As(brokerObstacle(test.err), &of) || of.Refused != test.refused {
+		if !errors.As(credentials.Obstacle(test.err), &of) || of.Refused != test.refused {
 			t.Errorf("%s: %+v", sentence, of)
 			continue
 		}
@@ -190,14 +191,11 @@ func TestABrokerThatSaysNoIsAskedLaterAndLater(t *testing.T) {
 }
 
 func TestARunGoesThoughItsLeasesAreNotRevokedAndSaysSo(t *testing.T) {
-	for leases, want := range map[int]time.Duration{0: 5 * time.Second, 1: 5 * time.Second, 3: 15 * time.Second, 6: 30 * time.Second, 32: 30 * time.Second} {
-		if got := revokeBudget(leases); got != want {
-			t.Errorf("%d leases have %s", leases, got)
-		}
-	}
-	options, told := Options{Broker: BrokerOptions{Namespace: "broker", CAFile: "nowhere"}}, events.NewFakeRecorder(1)
+	options, told := Options{Broker: BrokerOptions{Namespace: "broker"}}, events.NewFakeRecorder(1)
 	core, logs := observer.New(zap.ErrorLevel)
-	r := &runs{shared: &shared{options: options}, brokers: &brokers{options: &options.Broker}, events: told, log: zap.New(core)}
+	r := &runs{shared: &shared{options: options}, events: told, log: zap.New(core)}
+	r.lender = r.lends()
+	r.lender.Broker = &credentials.Broker{Namespace: "broker", CAFile: "nowhere"}
 	r.revoke(t.Context(), &v1alpha1.SandboxRun{Status: v1alpha1.SandboxRunStatus{Interception: v1alpha1.InterceptionTransparent}})
 	select {
 	case event := <-told.Events:
@@ -299,26 +297,6 @@ func TestCredentialsForTheContainerAreSortedAndAloneThere(t *testing.T) {
 	}
 	if got := delivered([]string{"B", "git", "A", "B"}, apply); strings.Join(got, " ") != "A B" {
 		t.Errorf("%q", got)
-	}
-}
-
-func TestASecretThatLastsIsLeftAlone(t *testing.T) {
-	r := &runs{shared: &shared{options: Options{Clock: clocktesting.NewFakePassiveClock(now)}}}
-	for sentence, test := range map[string]struct {
-		left  time.Duration
-		value string
-		lease string
-		want  bool
-	}{
-		"all is there and lasts":        {leaseLeft + time.Second, "v", "A", true},
-		"a lease that ends in 30 s":     {leaseLeft, "v", "A", false},
-		"a value that somebody emptied": {time.Hour, "", "A", false},
-		"a lease that nobody noted":     {time.Hour, "v", "B", false},
-	} {
-		leases := []v1alpha1.SandboxCredential{{Name: test.lease, ExpiresAt: metav1.NewTime(now.Add(test.left))}}
-		if got := r.lasts(leases, &corev1.Secret{Data: map[string][]byte{"A": []byte(test.value)}}, []string{"A"}); got != test.want {
-			t.Errorf("%s: %t", sentence, got)
-		}
 	}
 }
 

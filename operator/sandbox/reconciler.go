@@ -25,6 +25,7 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/internal/controller"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/credentials"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
@@ -43,8 +44,7 @@ type runs struct {
 	// holder holds Pods to their egress.
 	holder egress.Holder
 	// cached reads what is ours from memory; live reads by name from the API server.
-	brokers *brokers
-	given   given
+	lender  *credentials.Lender
 	cluster ctrlcluster.Cluster
 	cached  client.Reader
 	live    client.Reader
@@ -208,9 +208,18 @@ func (r *runs) connect(mgr extension.Manager) error {
 	r.events, r.recorder = mgr.GetKubeManager().GetEventRecorder("admitkit-sandbox"), mgr.GetRecorder()
 	r.cached, r.live, r.writer = r.cluster.GetCache(), r.cluster.GetAPIReader(), r.cluster.GetClient()
 	self := &cluster.Self{}
-	r.brokers = &brokers{options: &r.options.Broker, live: r.live, writer: r.writer, me: func(ctx context.Context) (string, error) { return self.Username(ctx, r.writer) }}
+	r.lender = r.lends()
+	r.lender.Broker = &credentials.Broker{
+		Namespace: r.options.Broker.Namespace, URL: r.options.Broker.URL, CAFile: r.options.Broker.CAFile, Live: r.live,
+		Token: credentials.TokenOf(r.writer, func(ctx context.Context) (string, error) { return self.Username(ctx, r.writer) }),
+	}
 	r.holder.Use(r.live, r.writer, r.options.Clock)
 	return nil
+}
+
+// lends returns what lends, without a broker.
+func (r *runs) lends() *credentials.Lender {
+	return &credentials.Lender{Own: r.own, UpstreamCA: r.options.Broker.UpstreamCA, Live: r.live, Writer: r.writer, Clock: r.options.Clock, Log: r.log}
 }
 
 // warnOfImages names the operator's own images that may be others tomorrow.

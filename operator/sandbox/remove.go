@@ -62,7 +62,9 @@ func (r *runs) remover(mgr extension.Manager) (*runs, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sandbox: %w", err)
 	}
-	return &runs{shared: r.shared, live: live, writer: live}, nil
+	remover := &runs{shared: r.shared, live: live, writer: live}
+	remover.lender = remover.lends()
+	return remover, nil
 }
 
 // listIn lists the objects of a namespace. It finds none if the namespace is gone, and all in it.

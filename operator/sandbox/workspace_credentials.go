@@ -18,6 +18,7 @@ import (
 	"github.com/admitkit/admitkit/operator/internal/truncate"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/brokerpolicy"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/credentials"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
@@ -48,7 +49,7 @@ func (a *workspaceAttempt) equipSeed(ctx context.Context, began bool) (ready boo
 	}
 	err = a.leaseSeed(ctx, names, began)
 	for _, lease := range a.status.Credentials {
-		if renew := lease.ExpiresAt.Add(-leaseLeft); a.next.IsZero() || renew.Before(a.next) {
+		if renew := lease.ExpiresAt.Add(-credentials.LeaseLeft); a.next.IsZero() || renew.Before(a.next) {
 			a.next = renew
 		}
 	}
@@ -83,23 +84,23 @@ func (a *workspaceAttempt) leaseSeed(ctx context.Context, names []string, began 
 	if !a.options.Broker.on() {
 		return &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: v1alpha1.BrokerNotConfigured, Message: brokerpolicy.NotConfigured}
 	}
-	return a.lend(ctx, a.loan(names, began))
+	return a.lender.Lend(ctx, a.loan(names, began))
 }
 
 // loan is what the seed has on lease by these names.
-func (a *workspaceAttempt) loan(names []string, began bool) *leasedSecret {
+func (a *workspaceAttempt) loan(names []string, began bool) *credentials.Loan {
 	var grants map[string]*v1alpha1.CredentialGrant
-	return &leasedSecret{
-		of: borrower(a.ws), owner: a.ref(), names: names, leases: &a.status.Credentials, began: began, secret: a.seedSecret, tampered: a.tellTampered,
-		keys: func(name string) []string { return []string{name, name + owned.SuffixUsername} },
-		fill: func(name string, value []byte) map[string][]byte {
+	return &credentials.Loan{
+		Of: borrower(a.ws), Owner: a.ref(), Names: names, Leases: &a.status.Credentials, Began: began, Secret: a.seedSecret, Tampered: a.tellTampered,
+		Keys: func(name string) []string { return []string{name, name + owned.SuffixUsername} },
+		Fill: func(name string, value []byte) map[string][]byte {
 			return map[string][]byte{name: value, name + owned.SuffixUsername: []byte(gitUser(grants[name]))}
 		},
-		ask: func(ctx context.Context) (asker *protocol.Client, err error) {
+		Ask: func(ctx context.Context) (asker *protocol.Client, err error) {
 			asker, grants, err = a.askForSeed(ctx, names)
 			return asker, err
 		},
-		write: func(ctx context.Context) error {
+		Write: func(ctx context.Context) error {
 			a.set(v1alpha1.ConditionBrokerReady, true, v1alpha1.BrokerAnswers, "")
 			a.set(v1alpha1.ConditionCredentialsReady, true, v1alpha1.CredentialsIssued, fmt.Sprintf("%d are with the seed, until it has ended", len(a.status.Credentials)))
 			return a.write(ctx)
@@ -116,11 +117,8 @@ func (a *workspaceAttempt) askForSeed(ctx context.Context, names []string) (*pro
 	if problem != "" {
 		return nil, nil, &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: v1alpha1.CredentialsNotGranted, Message: problem}
 	}
-	asker, _, err := a.brokers.client(ctx)
-	if err != nil {
-		return nil, nil, brokerObstacle(err)
-	}
-	return asker, grants, nil
+	asker, err := a.lender.Ask(ctx)
+	return asker, grants, err
 }
 
 func (a *workspaceAttempt) seedSecret(values map[string][]byte) *corev1.Secret {
@@ -130,9 +128,9 @@ func (a *workspaceAttempt) seedSecret(values map[string][]byte) *corev1.Secret {
 }
 
 // tellTampered records what somebody did to the Secret of the seed: names, and no values.
-func (a *workspaceAttempt) tellTampered(ctx context.Context, there *corev1.Secret, did string) {
+func (a *workspaceAttempt) tellTampered(ctx context.Context, id, did string) {
 	object := a.object()
-	record := extension.Record{ID: tamperedID(a.ws.UID, there), Action: actionTampered, Reason: truncate.Text("somebody "+did, maxNote), Object: object}
+	record := extension.Record{ID: id, Action: actionTampered, Reason: truncate.Text("somebody "+did, maxNote), Object: object}
 	a.tell(ctx, &record)
 	a.events.Eventf(&object, nil, corev1.EventTypeWarning, "CredentialsTampered", "Issue", "%s", record.Reason)
 }
@@ -142,11 +140,11 @@ func (a *workspaceAttempt) discreet(ctx context.Context, message string) (string
 	if len(workload.SeedCredentials(a.ws.Spec.Seed)) == 0 {
 		return message, nil
 	}
-	_, err := a.readOwned(ctx, owned.CredentialsOfSeed(a.ws), a.ref()) // which learns them
+	_, err := a.lender.Read(ctx, owned.CredentialsOfSeed(a.ws), a.ref()) // which learns them
 	if taken := (*owned.TakenError)(nil); err != nil && !errors.As(err, &taken) {
 		return "", err
 	}
-	return a.given.redact(a.ws.UID, a.status.Credentials, message), nil
+	return a.lender.Given.Redact(a.ws.UID, a.status.Credentials, message), nil
 }
 
 // returnCredentials deletes the Secret of a seed that has ended, before the status says so. The broker revokes the leases then.
@@ -169,8 +167,8 @@ func (a *workspaceAttempt) discardCredentials(ctx context.Context) error {
 	if len(workload.SeedCredentials(a.ws.Spec.Seed)) == 0 {
 		return nil
 	}
-	defer a.given.forget(a.ws.UID)
-	return a.discardSecret(ctx, owned.CredentialsOfSeed(a.ws), a.ref())
+	defer a.lender.Given.Forget(a.ws.UID)
+	return a.lender.Discard(ctx, owned.CredentialsOfSeed(a.ws), a.ref())
 }
 
 // revokeSeed has the broker revoke what the seed of a Workspace that goes had. The status says before that nothing
@@ -183,7 +181,7 @@ func (a *workspaceAttempt) revokeSeed(ctx context.Context) error {
 	if err := a.write(ctx); err != nil {
 		return err
 	}
-	a.revokeAll(ctx, borrower(a.ws), len(a.status.Credentials), func(reason, note string) {
+	a.lender.RevokeAll(ctx, borrower(a.ws), len(a.status.Credentials), func(reason, note string) {
 		object := a.object()
 		a.events.Eventf(&object, nil, corev1.EventTypeWarning, reason, "Revoke", "%s", truncate.Text(note, maxNote))
 	})

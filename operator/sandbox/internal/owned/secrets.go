@@ -1,6 +1,7 @@
 package owned
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
@@ -29,3 +30,10 @@ func CredentialsOfSeed(ws *v1alpha1.Workspace) types.NamespacedName {
 
 // SuffixUsername ends the keys of a seed's Secret that have users. Names of credentials have no dot.
 const SuffixUsername = ".username"
+
+// Secret is one of the Secrets of a run, with this data.
+func Secret(run *v1alpha1.SandboxRun, suffix string, data map[string][]byte) *corev1.Secret {
+	meta := Meta(run)
+	meta.Name += suffix
+	return &corev1.Secret{ObjectMeta: meta, Type: corev1.SecretTypeOpaque, Data: data}
+}

@@ -1,4 +1,4 @@
-package sandbox
+package credentials
 
 import (
 	"bytes"
@@ -19,30 +19,30 @@ import (
 )
 
 const (
-	// rootName is the Secret with the root of the proxies, in the manager's own namespace. No caBundle has it: what a
+	// RootName is the Secret with the root of the proxies, in the manager's own namespace. No caBundle has it: what a
 	// proxy signs must count for nobody but its own run.
-	rootName = "sandbox-proxy-root"
+	RootName = "sandbox-proxy-root"
 	// renewRoot is how long before its end the root is replaced. Runs keep the one that they began with.
 	renewRoot = 365 * 24 * time.Hour
 )
 
-// RootSecret is the empty Secret into which the reconcilers write the root of the proxies: make it in the manager's own
+// EmptyRoot is the empty Secret into which the reconcilers write the root of the proxies: make it in the manager's own
 // namespace. They have no right to make Secrets there, by which they would get the token of every ServiceAccount in it.
-func RootSecret() *corev1.Secret {
+func EmptyRoot() *corev1.Secret {
 	return &corev1.Secret{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, Type: corev1.SecretTypeOpaque,
-		ObjectMeta: metav1.ObjectMeta{Name: rootName, Labels: map[string]string{v1alpha1.LabelManagedBy: owned.ManagedBy}},
+		ObjectMeta: metav1.ObjectMeta{Name: RootName, Labels: map[string]string{v1alpha1.LabelManagedBy: owned.ManagedBy}},
 	}
 }
 
 // root returns the root of the proxies, and makes it if there is none, or it ends soon.
-func (r *runs) root(ctx context.Context) (*runca.Pair, error) {
+func (l *Lender) root(ctx context.Context) (*runca.Pair, error) {
 	secret := &corev1.Secret{}
-	key := client.ObjectKey{Namespace: r.own, Name: rootName}
-	if err := r.live.Get(ctx, key, secret); err != nil {
+	key := client.ObjectKey{Namespace: l.Own, Name: RootName}
+	if err := l.Live.Get(ctx, key, secret); err != nil {
 		return nil, fmt.Errorf("the root of the proxies: %w: make it: kubectl create secret generic %s --namespace %s", err, key.Name, key.Namespace)
 	}
-	now := r.options.Clock.Now()
+	now := l.Clock.Now()
 	if len(secret.Data) > 0 {
 		found := &runca.Pair{Certificate: secret.Data[corev1.TLSCertKey], Key: secret.Data[corev1.TLSPrivateKeyKey]}
 		certificate, _, err := found.Parse()
@@ -58,34 +58,27 @@ func (r *runs) root(ctx context.Context) (*runca.Pair, error) {
 		return nil, err
 	}
 	secret.Data = map[string][]byte{corev1.TLSCertKey: made.Certificate, corev1.TLSPrivateKeyKey: made.Key}
-	if err := r.writer.Update(ctx, secret); err != nil { // another may have been first: the next attempt reads its root
+	if err := l.Writer.Update(ctx, secret); err != nil { // another may have been first: the next attempt reads its root
 		return nil, fmt.Errorf("storing the root of the proxies: %w", err)
 	}
 	return made, nil
 }
 
-// secretOf is a Secret of a run.
-func secretOf(run *v1alpha1.SandboxRun, suffix string, data map[string][]byte) *corev1.Secret {
-	meta := owned.Meta(run)
-	meta.Name += suffix
-	return &corev1.Secret{ObjectMeta: meta, Type: corev1.SecretTypeOpaque, Data: data}
-}
-
 // makeAuthority makes the Secret with the authority of the run's proxy. Only the proxy mounts its key. Old clients
 // want the root in the bundle, too.
-func (r *runs) makeAuthority(ctx context.Context, run *v1alpha1.SandboxRun, brokerCA, upstream string) error {
-	root, err := r.root(ctx)
+func (l *Lender) makeAuthority(ctx context.Context, run *v1alpha1.SandboxRun, brokerCA, upstream string) error {
+	root, err := l.root(ctx)
 	if err != nil {
 		return err
 	}
-	there, err := r.readSecret(ctx, run, owned.SuffixProxy)
+	there, err := l.Read(ctx, client.ObjectKeyFromObject(owned.Secret(run, owned.SuffixProxy, nil)), owned.ByRun(run))
 	if err != nil {
 		return err
 	}
-	if there != nil && r.isAuthority(there, root) && string(there.Data[owned.KeyBrokerCA]) == brokerCA && string(there.Data[owned.KeyUpstreamCA]) == upstream {
+	if there != nil && l.isAuthority(there, root) && string(there.Data[owned.KeyBrokerCA]) == brokerCA && string(there.Data[owned.KeyUpstreamCA]) == upstream {
 		return nil
 	}
-	pair, err := runca.NewRun(root, run.Namespace, run.Name, r.options.Clock.Now())
+	pair, err := runca.NewRun(root, run.Namespace, run.Name, l.Clock.Now())
 	if err != nil {
 		return err
 	}
@@ -96,32 +89,25 @@ func (r *runs) makeAuthority(ctx context.Context, run *v1alpha1.SandboxRun, brok
 	if upstream != "" {
 		data[owned.KeyUpstreamCA] = []byte(upstream)
 	}
-	return r.storeSecret(ctx, there, secretOf(run, owned.SuffixProxy, data))
+	return l.storeSecret(ctx, there, owned.Secret(run, owned.SuffixProxy, data))
 }
 
 // isAuthority reports whether a Secret has what an earlier attempt made, and the run can begin with it.
-func (r *runs) isAuthority(secret *corev1.Secret, root *runca.Pair) bool {
+func (l *Lender) isAuthority(secret *corev1.Secret, root *runca.Pair) bool {
 	pair := &runca.Pair{Certificate: secret.Data[corev1.TLSCertKey], Key: secret.Data[corev1.TLSPrivateKeyKey]}
 	certificate, _, err := pair.Parse()
 	if err != nil {
 		return false
 	}
 	above, _, err := root.Parse()
-	return err == nil && certificate.CheckSignatureFrom(above) == nil && certificate.NotAfter.After(r.options.Clock.Now().Add(workload.MaxProxied)) &&
+	return err == nil && certificate.CheckSignatureFrom(above) == nil && certificate.NotAfter.After(l.Clock.Now().Add(workload.MaxProxied)) &&
 		bytes.Equal(secret.Data[owned.KeyCA], bytes.Join([][]byte{pair.Certificate, root.Certificate}, nil))
 }
 
-// readSecret reads a Secret of a run, nil if there is none. One of somebody else is an error.
-func (r *runs) readSecret(ctx context.Context, run *v1alpha1.SandboxRun, suffix string) (*corev1.Secret, error) {
-	key := owned.Name(run)
-	key.Name += suffix
-	return r.readOwned(ctx, key, owned.ByRun(run))
-}
-
-// readOwned reads a Secret of an owner, nil if there is none. One of somebody else is an error.
-func (r *runs) readOwned(ctx context.Context, key client.ObjectKey, owner metav1.OwnerReference) (*corev1.Secret, error) {
+// Read reads a Secret of an owner, nil if there is none. One of somebody else is an error.
+func (l *Lender) Read(ctx context.Context, key client.ObjectKey, owner metav1.OwnerReference) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
-	err := r.live.Get(ctx, key, secret)
+	err := l.Live.Get(ctx, key, secret)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil //nolint:nilnil // there is none
@@ -130,19 +116,19 @@ func (r *runs) readOwned(ctx context.Context, key client.ObjectKey, owner metav1
 	case !owned.Is(secret, owner):
 		return nil, &owned.TakenError{Kind: "Secret", Name: key.String()}
 	}
-	r.given.learn(owner.UID, secret)
+	l.Given.learn(owner.UID, secret)
 	return secret, nil
 }
 
 // storeSecret makes a Secret, or writes over the one that there is. One that cannot be written over, though it says that
 // it is its owner's, was made by somebody else.
-func (r *runs) storeSecret(ctx context.Context, there, want *corev1.Secret) error {
+func (l *Lender) storeSecret(ctx context.Context, there, want *corev1.Secret) error {
 	owner := want.OwnerReferences[0]
-	r.given.learn(owner.UID, want)
+	l.Given.learn(owner.UID, want)
 	if there == nil {
-		err := r.writer.Create(ctx, want)
+		err := l.Writer.Create(ctx, want)
 		if apierrors.IsAlreadyExists(err) {
-			_, err = r.readOwned(ctx, client.ObjectKeyFromObject(want), owner)
+			_, err = l.Read(ctx, client.ObjectKeyFromObject(want), owner)
 			if err == nil {
 				err = apierrors.NewConflict(corev1.Resource("secrets"), want.Name, fmt.Errorf("it was made a moment ago"))
 			}
@@ -150,36 +136,21 @@ func (r *runs) storeSecret(ctx context.Context, there, want *corev1.Secret) erro
 		return err
 	}
 	want.ResourceVersion = there.ResourceVersion
-	err := r.writer.Update(ctx, want)
+	err := l.Writer.Update(ctx, want)
 	if apierrors.IsInvalid(err) { // it is immutable, or of another type
 		return &owned.TakenError{Kind: "Secret", Name: client.ObjectKeyFromObject(want).String()}
 	}
 	return err
 }
 
-// discardSecrets deletes the Secrets of a run that is about to have ended: nobody uses them any more.
-func (r *runs) discardSecrets(ctx context.Context, run *v1alpha1.SandboxRun, status *v1alpha1.SandboxRunStatus) error {
-	if !status.Phase.Terminal() || run.Status.Phase.Terminal() || run.Status.Interception == "" {
-		return nil
-	}
-	for _, suffix := range []string{owned.SuffixProxy, owned.SuffixCredentials} {
-		key := owned.Name(run)
-		key.Name += suffix
-		if err := r.discardSecret(ctx, key, owned.ByRun(run)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// discardSecret deletes a Secret, if it is its owner's.
-func (r *runs) discardSecret(ctx context.Context, key client.ObjectKey, owner metav1.OwnerReference) error {
-	there, err := r.readOwned(ctx, key, owner)
+// Discard deletes a Secret, if it is its owner's.
+func (l *Lender) Discard(ctx context.Context, key client.ObjectKey, owner metav1.OwnerReference) error {
+	there, err := l.Read(ctx, key, owner)
 	if taken := (*owned.TakenError)(nil); there == nil && (err == nil || errors.As(err, &taken)) {
 		return nil
 	}
 	if err == nil {
-		err = r.writer.Delete(ctx, there, client.Preconditions{UID: &there.UID})
+		err = l.Writer.Delete(ctx, there, client.Preconditions{UID: &there.UID})
 	}
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("deleting a Secret of %s %s/%s: %w", owner.Kind, key.Namespace, owner.Name, err)

@@ -1,4 +1,4 @@
-package sandbox
+package credentials
 
 import (
 	"slices"
@@ -12,9 +12,9 @@ import (
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
-// given remembers the credentials that containers, of runs and of seeds, were given, so that no status has them: who may read runs need not be
+// Given remembers the credentials that containers, of runs and of seeds, were given, so that no status has them: who may read runs need not be
 // allowed to read Secrets. It learns them wherever their Secret is read or written, the last time when that is deleted.
-type given struct {
+type Given struct {
 	mu sync.Mutex
 	of map[types.UID][]string
 	// unsure has those of which the status names leases that did not get into the Secret, or of which nobody knows that.
@@ -30,7 +30,7 @@ const (
 )
 
 // learn remembers what is in the Secret of a run, or of the seed of a Workspace.
-func (g *given) learn(uid types.UID, secret *corev1.Secret) {
+func (g *Given) learn(uid types.UID, secret *corev1.Secret) {
 	if !strings.HasSuffix(secret.Name, owned.SuffixCredentials) {
 		return
 	}
@@ -48,7 +48,7 @@ func (g *given) learn(uid types.UID, secret *corev1.Secret) {
 }
 
 // doubts reports whether it is unsure what the Secret of a run or a seed has, and sets whether it is from now on.
-func (g *given) doubts(uid types.UID, unsure bool) (was bool) {
+func (g *Given) doubts(uid types.UID, unsure bool) (was bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	was = g.unsure[uid]
@@ -61,19 +61,19 @@ func (g *given) doubts(uid types.UID, unsure bool) (was bool) {
 	return was
 }
 
-// knows reports whether what somebody was given by these leases is known. After a restart it may not be.
-func (g *given) knows(uid types.UID, leases []v1alpha1.SandboxCredential) bool {
+// Knows reports whether what somebody was given by these leases is known. After a restart it may not be.
+func (g *Given) Knows(uid types.UID, leases []v1alpha1.SandboxCredential) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(leases) == 0 || len(g.of[uid]) > 0
 }
 
-// redact replaces what a run or a seed was given by its leases. If that is not known, nothing is left of the text.
-func (g *given) redact(uid types.UID, leases []v1alpha1.SandboxCredential, text string) string {
+// Redact replaces what a run or a seed was given by its leases. If that is not known, nothing is left of the text.
+func (g *Given) Redact(uid types.UID, leases []v1alpha1.SandboxCredential, text string) string {
 	if text == "" {
 		return ""
 	}
-	if !g.knows(uid, leases) {
+	if !g.Knows(uid, leases) {
 		return redacted
 	}
 	g.mu.Lock()
@@ -84,8 +84,8 @@ func (g *given) redact(uid types.UID, leases []v1alpha1.SandboxCredential, text 
 	return text
 }
 
-// forget forgets a run that is gone.
-func (g *given) forget(uid types.UID) {
+// Forget forgets a run that is gone.
+func (g *Given) Forget(uid types.UID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.of, uid)
