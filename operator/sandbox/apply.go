@@ -20,12 +20,13 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/truncate"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/facts"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
 // apply does what was decided. A policy that was withdrawn comes back first.
-func (r *runs) apply(ctx context.Context, f *facts, d *decision) error {
+func (r *runs) apply(ctx context.Context, f *facts.Facts, d *decision) error {
 	if d.unrestored != nil {
 		return d.unrestored
 	}
@@ -34,16 +35,16 @@ func (r *runs) apply(ctx context.Context, f *facts, d *decision) error {
 			return err
 		}
 	}
-	if err := r.deleteOrphans(ctx, f.orphans, func(pod *corev1.Pod) { r.tellOrphan(ctx, f.run, pod) }); err != nil {
+	if err := r.deleteOrphans(ctx, f.Orphans, func(pod *corev1.Pod) { r.tellOrphan(ctx, f.Run, pod) }); err != nil {
 		return err
 	}
-	if f.job != nil {
-		if err := errors.Join(r.keep(ctx, f.run), r.tend(ctx, f, d)); err != nil {
+	if f.Job != nil {
+		if err := errors.Join(r.keep(ctx, f.Run), r.tend(ctx, f, d)); err != nil {
 			return err
 		}
 	}
 	if d.end {
-		if err := r.end(ctx, f.job); err != nil {
+		if err := r.end(ctx, f.Job); err != nil {
 			return err
 		}
 	}
@@ -52,27 +53,27 @@ func (r *runs) apply(ctx context.Context, f *facts, d *decision) error {
 			return err
 		}
 	}
-	if err := r.discardSecrets(ctx, f.run, &d.status); err != nil {
+	if err := r.discardSecrets(ctx, f.Run, &d.status); err != nil {
 		return err
 	}
-	if !f.run.Status.Phase.Terminal() || f.run.Status.Output == "" {
-		d.status.Output = truncate.Text(r.lender.Given.Redact(f.run.UID, f.run.Status.Credentials, d.status.Output), maxOutput)
+	if !f.Run.Status.Phase.Terminal() || f.Run.Status.Output == "" {
+		d.status.Output = truncate.Text(r.lender.Given.Redact(f.Run.UID, f.Run.Status.Credentials, d.status.Output), maxOutput)
 	} else { // what was given may not be known any more
-		d.status.Output = f.run.Status.Output
+		d.status.Output = f.Run.Status.Output
 	}
-	if err := r.write(ctx, f.run, &d.status); err != nil {
+	if err := r.write(ctx, f.Run, &d.status); err != nil {
 		return err
 	}
 	switch {
 	case d.release:
-		r.lender.Given.Forget(f.run.UID)
-		r.revoke(ctx, f.run)
+		r.lender.Given.Forget(f.Run.UID)
+		r.revoke(ctx, f.Run)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout) // that may have taken its time
 		defer cancel()
-		return r.release(ctx, f.run)
+		return r.release(ctx, f.Run)
 	case d.discard:
-		uid := f.run.UID
-		return client.IgnoreNotFound(r.writer.Delete(ctx, f.run, client.Preconditions{UID: &uid}))
+		uid := f.Run.UID
+		return client.IgnoreNotFound(r.writer.Delete(ctx, f.Run, client.Preconditions{UID: &uid}))
 	}
 	return nil
 }
@@ -89,46 +90,46 @@ func (r *runs) end(ctx context.Context, job *batchv1.Job) error {
 
 // start makes the Job of a run, and before it what must be there: the finalizer, the decision about
 // its egress, the policy, and the prompt.
-func (r *runs) start(ctx context.Context, f *facts, d *decision) error {
-	if err := r.keep(ctx, f.run); err != nil {
+func (r *runs) start(ctx context.Context, f *facts.Facts, d *decision) error {
+	if err := r.keep(ctx, f.Run); err != nil {
 		return err
 	}
-	if f.run.Status.Egress == nil {
-		if err := r.write(ctx, f.run, &d.status); err != nil {
+	if f.Run.Status.Egress == nil {
+		if err := r.write(ctx, f.Run, &d.status); err != nil {
 			return err
 		}
 	}
 	err := r.hold(ctx, f)
-	if err == nil && f.run.Spec.PromptFrom == nil {
-		err = r.makePrompt(ctx, f.run)
+	if err == nil && f.Run.Spec.PromptFrom == nil {
+		err = r.makePrompt(ctx, f.Run)
 	}
-	job := f.plan.Job(f.run)
-	if err == nil && f.brokered != nil {
+	job := f.Plan.Job(f.Run)
+	if err == nil && f.Brokered != nil {
 		r.proxyOf(f).Into(job)
 		err = r.equip(ctx, f, d)
 	}
 	if err == nil {
-		err = r.confirm(ctx, f.run)
+		err = r.facts.Confirm(ctx, f.Run)
 	}
 	if err == nil {
-		err = r.makeJob(ctx, f.run, job)
+		err = r.makeJob(ctx, f.Run, job)
 	}
 	now, taken, blocked := r.options.Clock.Now(), &owned.TakenError{}, (*conditions.Obstacle)(nil)
 	switch {
 	case errors.As(err, &blocked):
-		d.wait(f.run, blocked, now)
+		d.wait(f.Run, blocked, now)
 		return nil
 	case errors.As(err, &taken):
-		d.wait(f.run, &conditions.Obstacle{Condition: v1alpha1.ConditionJobCreated, Reason: v1alpha1.SandboxNameTaken, Message: taken.Error(), Poll: true}, now)
+		d.wait(f.Run, &conditions.Obstacle{Condition: v1alpha1.ConditionJobCreated, Reason: v1alpha1.SandboxNameTaken, Message: taken.Error(), Poll: true}, now)
 		return nil
 	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err): // a quota, Pod Security, or a webhook
-		d.wait(f.run, &conditions.Obstacle{Condition: v1alpha1.ConditionJobCreated, Reason: v1alpha1.SandboxRefused, Message: err.Error(), Poll: true}, now)
+		d.wait(f.Run, &conditions.Obstacle{Condition: v1alpha1.ConditionJobCreated, Reason: v1alpha1.SandboxRefused, Message: err.Error(), Poll: true}, now)
 		return nil
 	case err != nil:
-		return fmt.Errorf("starting SandboxRun %s/%s: %w", f.run.Namespace, f.run.Name, err)
+		return fmt.Errorf("starting SandboxRun %s/%s: %w", f.Run.Namespace, f.Run.Name, err)
 	}
-	f.job, f.unproven = job, false
-	f.seeJob(d, now)
+	f.Job, f.Unproven = job, false
+	d.seeJob(f, now)
 	return nil
 }
 

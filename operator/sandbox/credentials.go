@@ -16,6 +16,7 @@ import (
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/credentials"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/facts"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
@@ -25,40 +26,40 @@ const tendAfter = time.Minute
 
 // equip makes what the proxy of a run needs, and gives the run its credentials. Their leases are in the status before
 // anything uses them.
-func (r *runs) equip(ctx context.Context, f *facts, d *decision) error {
-	if err := r.lender.EquipProxy(ctx, f.run); err != nil {
+func (r *runs) equip(ctx context.Context, f *facts.Facts, d *decision) error {
+	if err := r.lender.EquipProxy(ctx, f.Run); err != nil {
 		return err
 	}
 	now := r.options.Clock.Now()
-	if names := f.brokered.inContainer; len(names) > 0 {
+	if names := f.Brokered.InContainer; len(names) > 0 {
 		if err := r.lender.Lend(ctx, r.loanOf(f, &d.status, names)); err != nil {
 			return err
 		}
 	}
-	d.set(f.run, v1alpha1.ConditionBrokerReady, true, v1alpha1.BrokerAnswers, "", now)
-	d.set(f.run, v1alpha1.ConditionCredentialsReady, true, v1alpha1.CredentialsIssued, fmt.Sprintf("%d are in the container; the proxy sets the others", len(f.brokered.inContainer)), now)
+	d.set(f.Run, v1alpha1.ConditionBrokerReady, true, v1alpha1.BrokerAnswers, "", now)
+	d.set(f.Run, v1alpha1.ConditionCredentialsReady, true, v1alpha1.CredentialsIssued, fmt.Sprintf("%d are in the container; the proxy sets the others", len(f.Brokered.InContainer)), now)
 	return nil
 }
 
 // proxyOf is the proxy of a run that has one.
-func (r *runs) proxyOf(f *facts) *workload.Proxy {
+func (r *runs) proxyOf(f *facts.Facts) *workload.Proxy {
 	options := &r.options
 	port, _ := options.Broker.port() // Parts has checked it
 	denied := slices.Concat(options.Egress.PodCIDRs, options.Egress.ServiceCIDRs)
-	for _, at := range f.apiServer {
+	for _, at := range f.APIServer {
 		denied = append(denied, netip.PrefixFrom(at.Addr(), at.Addr().BitLen()).String())
 	}
 	return &workload.Proxy{
-		Mode: f.brokered.mode, InContainer: f.brokered.inContainer, Image: options.Broker.Image, BrokerURL: options.Broker.URL, BrokerPort: port,
+		Mode: f.Brokered.Mode, InContainer: f.Brokered.InContainer, Image: options.Broker.Image, BrokerURL: options.Broker.URL, BrokerPort: port,
 		UpstreamCA: options.Broker.UpstreamCA != "", Denied: denied,
 	}
 }
 
 // loanOf is what the container of a run has on lease by these names.
-func (r *runs) loanOf(f *facts, status *v1alpha1.SandboxRunStatus, names []string) *credentials.Loan {
-	run := f.run
+func (r *runs) loanOf(f *facts.Facts, status *v1alpha1.SandboxRunStatus, names []string) *credentials.Loan {
+	run := f.Run
 	return &credentials.Loan{
-		Of: leaseholder(run), Owner: owned.ByRun(run), Names: names, Leases: &status.Credentials, Began: f.job != nil,
+		Of: leaseholder(run), Owner: owned.ByRun(run), Names: names, Leases: &status.Credentials, Began: f.Job != nil,
 		Keys:   func(name string) []string { return []string{name} },
 		Fill:   func(name string, value []byte) map[string][]byte { return map[string][]byte{name: value} },
 		Secret: func(data map[string][]byte) *corev1.Secret { return owned.Secret(run, owned.SuffixCredentials, data) },
@@ -79,18 +80,18 @@ func leaseholder(run *v1alpha1.SandboxRun) *protocol.Run {
 }
 
 // tend keeps the credentials of a run that has its Job as they were, and renews them for attempts that follow.
-func (r *runs) tend(ctx context.Context, f *facts, d *decision) error {
+func (r *runs) tend(ctx context.Context, f *facts.Facts, d *decision) error {
 	var names []string
-	for _, c := range f.run.Status.Credentials {
+	for _, c := range f.Run.Status.Credentials {
 		names = append(names, c.Name)
 	}
-	if f.unproven || len(names) == 0 || f.run.Status.Phase.Terminal() || d.status.Phase.Terminal() {
+	if f.Unproven || len(names) == 0 || f.Run.Status.Phase.Terminal() || d.status.Phase.Terminal() {
 		return nil
 	}
 	if again := r.options.Clock.Now().Add(tendAfter); d.next.IsZero() || again.Before(d.next) {
 		d.next = again
 	}
-	err := r.lender.Keep(ctx, r.loanOf(f, &d.status, names), len(f.pods) > int(f.run.Spec.Retries)) // else an attempt follows
+	err := r.lender.Keep(ctx, r.loanOf(f, &d.status, names), len(f.Pods) > int(f.Run.Spec.Retries)) // else an attempt follows
 	taken, blocked := (*owned.TakenError)(nil), (*conditions.Obstacle)(nil)
 	switch {
 	case err == nil || apierrors.IsConflict(err):
@@ -102,9 +103,9 @@ func (r *runs) tend(ctx context.Context, f *facts, d *decision) error {
 		blocked = &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: v1alpha1.SandboxRefused, Message: err.Error(), Poll: true}
 	}
 	// The work goes on with what it has, and the run can end.
-	r.log.Warn("the credentials of a run are not kept", zap.String("run", f.run.Namespace+"/"+f.run.Name), zap.Error(err))
+	r.log.Warn("the credentials of a run are not kept", zap.String("run", f.Run.Namespace+"/"+f.Run.Name), zap.Error(err))
 	blocked.Fatal = false
-	d.wait(f.run, blocked, r.options.Clock.Now())
+	d.wait(f.Run, blocked, r.options.Clock.Now())
 	return nil
 }
 

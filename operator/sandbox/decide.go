@@ -13,6 +13,7 @@ import (
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/internal/truncate"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/facts"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
@@ -38,15 +39,15 @@ type decision struct {
 }
 
 // decide says what follows from the facts. It does not fail, and does nothing.
-func decide(f *facts, now time.Time) decision {
-	run := f.run
+func decide(f *facts.Facts, now time.Time) decision {
+	run := f.Run
 	d := decision{status: *run.Status.DeepCopy()}
 	d.status.ObservedGeneration = run.Generation
-	if len(f.pods) > 0 || len(f.orphans) > 0 || f.job != nil {
-		d.restore, d.unrestored = f.restores()
+	if len(f.Pods) > 0 || len(f.Orphans) > 0 || f.Job != nil {
+		d.restore, d.unrestored = restores(f)
 	}
-	f.seeJob(&d, now)
-	f.seePods(&d, now)
+	d.seeJob(f, now)
+	d.seePods(f, now)
 	leaving := run.Spec.Cancelled || !run.DeletionTimestamp.IsZero()
 	switch {
 	case d.status.Phase.Terminal():
@@ -56,96 +57,96 @@ func decide(f *facts, now time.Time) decision {
 			reason = "Deleted"
 		}
 		d.finish(v1alpha1.SandboxCancelled, reason, "the run was cancelled before it ended", now)
-	case f.lost && f.left != "": // the end of the run says that nothing has its credentials and its Workspace any more
-		d.wait(run, &conditions.Obstacle{Condition: v1alpha1.ConditionJobCreated, Reason: v1alpha1.SandboxPodLeft, Message: "somebody deleted the Job of the run, which ends when " + f.left + " has", Poll: true}, now)
-	case f.lost:
+	case f.Lost && f.Left != "": // the end of the run says that nothing has its credentials and its Workspace any more
+		d.wait(run, &conditions.Obstacle{Condition: v1alpha1.ConditionJobCreated, Reason: v1alpha1.SandboxPodLeft, Message: "somebody deleted the Job of the run, which ends when " + f.Left + " has", Poll: true}, now)
+	case f.Lost:
 		d.finish(v1alpha1.SandboxFailed, "JobLost", "somebody deleted the Job of the run", now)
-	case f.job == nil || f.unproven:
-		f.decideStart(&d, now)
+	case f.Job == nil || f.Unproven:
+		d.decideStart(f, now)
 	default:
-		f.decideLife(&d, now)
+		d.decideLife(f, now)
 	}
 	if !d.status.Phase.Terminal() {
-		f.boundStart(&d, now)
+		d.boundStart(f, now)
 	}
 	if d.status.Phase.Terminal() {
-		f.decideEnd(&d, now)
+		d.decideEnd(f, now)
 	}
 	return d
 }
 
 // decideStart starts a run, unless something is in its way.
-func (f *facts) decideStart(d *decision, now time.Time) {
+func (d *decision) decideStart(f *facts.Facts, now time.Time) {
 	if d.status.Phase == "" {
 		d.status.Phase = v1alpha1.SandboxPending
 	}
-	d.set(f.run, v1alpha1.ConditionCompleted, false, v1alpha1.SandboxNotCompleted, "", now)
-	if f.unresolved != nil {
-		d.wait(f.run, f.unresolved, now)
+	d.set(f.Run, v1alpha1.ConditionCompleted, false, v1alpha1.SandboxNotCompleted, "", now)
+	if f.Unresolved != nil {
+		d.wait(f.Run, f.Unresolved, now)
 		return
 	}
-	d.set(f.run, v1alpha1.ConditionTemplateResolved, true, v1alpha1.SandboxResolved, "", now)
-	if f.unbrokered != nil {
-		d.wait(f.run, f.unbrokered, now)
+	d.set(f.Run, v1alpha1.ConditionTemplateResolved, true, v1alpha1.SandboxResolved, "", now)
+	if f.Unbrokered != nil {
+		d.wait(f.Run, f.Unbrokered, now)
 		return
 	}
-	if f.brokered != nil {
-		d.set(f.run, v1alpha1.ConditionInterceptionUnavailable, false, string(f.brokered.mode), f.brokered.how, now)
+	if f.Brokered != nil {
+		d.set(f.Run, v1alpha1.ConditionInterceptionUnavailable, false, string(f.Brokered.Mode), f.Brokered.How, now)
 	} else { // a policy may have applied while the run waited
 		meta.RemoveStatusCondition(&d.status.Conditions, v1alpha1.ConditionInterceptionUnavailable)
 	}
-	if f.unheld != nil {
-		d.wait(f.run, f.unheld, now)
+	if f.Unheld != nil {
+		d.wait(f.Run, f.Unheld, now)
 		return
 	}
-	if f.unclaimed != nil {
-		d.wait(f.run, f.unclaimed, now)
+	if f.Unclaimed != nil {
+		d.wait(f.Run, f.Unclaimed, now)
 		return
 	}
-	if len(f.orphans) > 0 { // of a Job that did not get to the status
-		d.wait(f.run, &conditions.Obstacle{Condition: v1alpha1.ConditionJobCreated, Reason: v1alpha1.SandboxPodLeft, Message: "somebody deleted a Job of the run; its next one is made when Pod " + f.orphans[0].Name + " is gone", Poll: true}, now)
+	if len(f.Orphans) > 0 { // of a Job that did not get to the status
+		d.wait(f.Run, &conditions.Obstacle{Condition: v1alpha1.ConditionJobCreated, Reason: v1alpha1.SandboxPodLeft, Message: "somebody deleted a Job of the run; its next one is made when Pod " + f.Orphans[0].Name + " is gone", Poll: true}, now)
 		return
 	}
-	if ref := f.run.Spec.WorkspaceRef; ref != nil {
-		d.set(f.run, v1alpha1.ConditionWorkspaceBound, true, v1alpha1.WorkspaceClaimed, "", now)
+	if ref := f.Run.Spec.WorkspaceRef; ref != nil {
+		d.set(f.Run, v1alpha1.ConditionWorkspaceBound, true, v1alpha1.WorkspaceClaimed, "", now)
 	}
-	d.status.Egress, d.start = f.held, true
-	if f.brokered != nil {
-		d.status.Interception = f.brokered.mode
+	d.status.Egress, d.start = f.Held, true
+	if f.Brokered != nil {
+		d.status.Interception = f.Brokered.Mode
 	}
-	if f.plan.Interactive != nil && d.status.Interactive == nil {
-		d.status.Interactive = &v1alpha1.InteractiveStatus{Limits: *f.plan.Interactive.DeepCopy()}
+	if f.Plan.Interactive != nil && d.status.Interactive == nil {
+		d.status.Interactive = &v1alpha1.InteractiveStatus{Limits: *f.Plan.Interactive.DeepCopy()}
 	}
-	if f.held.Policy == "" {
-		d.set(f.run, v1alpha1.ConditionEgressHeld, false, v1alpha1.ReasonEgressNotEnforced, "nothing holds the Pod to the egress of its template: "+f.held.Reason, now)
+	if f.Held.Policy == "" {
+		d.set(f.Run, v1alpha1.ConditionEgressHeld, false, v1alpha1.ReasonEgressNotEnforced, "nothing holds the Pod to the egress of its template: "+f.Held.Reason, now)
 	} else {
-		d.set(f.run, v1alpha1.ConditionEgressHeld, true, v1alpha1.ReasonPolicyInForce, fmt.Sprintf("%s %s holds the Pod: %s", f.held.Policy, owned.Name(f.run).Name, f.held.Reason), now)
+		d.set(f.Run, v1alpha1.ConditionEgressHeld, true, v1alpha1.ReasonPolicyInForce, fmt.Sprintf("%s %s holds the Pod: %s", f.Held.Policy, owned.Name(f.Run).Name, f.Held.Reason), now)
 	}
 }
 
 // boundStart fails a run that does not begin in time: it would hold its Workspace, and a place in quotas, for nothing.
-func (f *facts) boundStart(d *decision, now time.Time) {
+func (d *decision) boundStart(f *facts.Facts, now time.Time) {
 	c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionStarted)
 	switch {
 	case c != nil && c.Status == metav1.ConditionTrue:
 		return
-	case f.job == nil && !d.start && !f.claimed: // it waits for others
+	case f.Job == nil && !d.start && !f.Claimed: // it waits for others
 		meta.RemoveStatusCondition(&d.status.Conditions, v1alpha1.ConditionStarted)
 		return
 	case c == nil:
-		d.set(f.run, v1alpha1.ConditionStarted, false, v1alpha1.SandboxStarting, "", now)
+		d.set(f.Run, v1alpha1.ConditionStarted, false, v1alpha1.SandboxStarting, "", now)
 		c = meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionStarted)
 	}
-	deadline := c.LastTransitionTime.Add(f.startTimeout)
+	deadline := c.LastTransitionTime.Add(f.StartTimeout)
 	if now.Before(deadline) {
 		if d.next.IsZero() || deadline.Before(d.next) {
 			d.next = deadline
 		}
 		return
 	}
-	message := fmt.Sprintf("the work did not begin within %s: %s", f.startTimeout, d.hindrance())
+	message := fmt.Sprintf("the work did not begin within %s: %s", f.StartTimeout, d.hindrance())
 	d.start = false
-	d.set(f.run, v1alpha1.ConditionStarted, false, v1alpha1.SandboxStartTimeout, message, now)
+	d.set(f.Run, v1alpha1.ConditionStarted, false, v1alpha1.SandboxStartTimeout, message, now)
 	d.finish(v1alpha1.SandboxFailed, v1alpha1.SandboxStartTimeout, message, now)
 }
 
@@ -163,35 +164,35 @@ func (d *decision) hindrance() string {
 
 // decideEnd decides about what is left of a run that has ended. Its Pods stay for their logs, unless it was
 // cancelled or is deleted.
-func (f *facts) decideEnd(d *decision, now time.Time) {
-	deleted := !f.run.DeletionTimestamp.IsZero()
-	d.end = f.job != nil && f.job.DeletionTimestamp.IsZero() && (deleted || !owned.IsFinished(f.job))
+func (d *decision) decideEnd(f *facts.Facts, now time.Time) {
+	deleted := !f.Run.DeletionTimestamp.IsZero()
+	d.end = f.Job != nil && f.Job.DeletionTimestamp.IsZero() && (deleted || !owned.IsFinished(f.Job))
 	if deleted {
-		d.release = owned.HasFinalizer(f.run) && f.job == nil && len(f.pods)+len(f.orphans) == 0
+		d.release = owned.HasFinalizer(f.Run) && f.Job == nil && len(f.Pods)+len(f.Orphans) == 0
 		return
 	}
-	if ttl := f.run.Spec.TTLSecondsAfterFinished; ttl != nil && d.status.CompletionTime != nil {
+	if ttl := f.Run.Spec.TTLSecondsAfterFinished; ttl != nil && d.status.CompletionTime != nil {
 		d.next = d.status.CompletionTime.Add(time.Duration(*ttl) * time.Second)
 		d.discard = !now.Before(d.next)
 	}
 }
 
 // seeJob takes over what the Job says.
-func (f *facts) seeJob(d *decision, now time.Time) {
-	if f.job == nil || f.unproven || d.status.Phase.Terminal() {
+func (d *decision) seeJob(f *facts.Facts, now time.Time) {
+	if f.Job == nil || f.Unproven || d.status.Phase.Terminal() {
 		return
 	}
-	d.status.JobName, d.status.JobUID = f.job.Name, string(f.job.UID)
+	d.status.JobName, d.status.JobUID = f.Job.Name, string(f.Job.UID)
 	if d.status.StartTime == nil {
-		d.status.StartTime = f.job.CreationTimestamp.DeepCopy()
+		d.status.StartTime = f.Job.CreationTimestamp.DeepCopy()
 	}
-	d.set(f.run, v1alpha1.ConditionJobCreated, true, v1alpha1.SandboxCreated, "", now)
-	for _, c := range f.job.Status.Conditions {
+	d.set(f.Run, v1alpha1.ConditionJobCreated, true, v1alpha1.SandboxCreated, "", now)
+	for _, c := range f.Job.Status.Conditions {
 		switch {
 		case c.Status != corev1.ConditionTrue:
 		case c.Type == batchv1.JobComplete:
 			d.finish(v1alpha1.SandboxSucceeded, "Succeeded", "the work ended with exit code 0", now)
-		case c.Type == batchv1.JobFailed && c.Reason == batchv1.JobReasonDeadlineExceeded && f.run.Status.Interactive != nil: // nobody had been there to end it
+		case c.Type == batchv1.JobFailed && c.Reason == batchv1.JobReasonDeadlineExceeded && f.Run.Status.Interactive != nil: // nobody had been there to end it
 			d.finish(v1alpha1.SandboxCancelled, v1alpha1.InteractiveTerminatedMaxLifetime, "its life is over", now)
 		case c.Type == batchv1.JobFailed:
 			d.finish(v1alpha1.SandboxFailed, c.Reason, c.Message, now)
@@ -200,17 +201,17 @@ func (f *facts) seeJob(d *decision, now time.Time) {
 }
 
 // seePods takes over what the last Pod says.
-func (f *facts) seePods(d *decision, now time.Time) {
-	if f.unproven {
+func (d *decision) seePods(f *facts.Facts, now time.Time) {
+	if f.Unproven {
 		return
 	}
-	if len(f.pods) == 0 {
-		f.seeNoPod(d, now)
+	if len(f.Pods) == 0 {
+		d.seeNoPod(f, now)
 		return
 	}
-	pod := f.pods[len(f.pods)-1]
+	pod := f.Pods[len(f.Pods)-1]
 	d.status.PodName = pod.Name
-	condition := metav1.Condition{Type: v1alpha1.ConditionPodReady, Status: metav1.ConditionFalse, Reason: v1alpha1.SandboxWaiting, ObservedGeneration: f.run.Generation, Message: "the Pod is " + string(pod.Status.Phase)}
+	condition := metav1.Condition{Type: v1alpha1.ConditionPodReady, Status: metav1.ConditionFalse, Reason: v1alpha1.SandboxWaiting, ObservedGeneration: f.Run.Generation, Message: "the Pod is " + string(pod.Status.Phase)}
 	for _, c := range pod.Status.Conditions {
 		switch {
 		case c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue:
@@ -219,15 +220,15 @@ func (f *facts) seePods(d *decision, now time.Time) {
 			condition.Message = truncate.Text("it is not scheduled: "+c.Message, conditions.MaxReason)
 		}
 	}
-	f.seeContainers(d, pod, &condition)
-	f.seeRecorder(d, pod, now)
+	d.seeContainers(f, pod, &condition)
+	d.seeRecorder(f, pod, now)
 	if owned.HasEnded(pod) {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, v1alpha1.SandboxEnded, ""
 	}
 	condition.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
 	meta.SetStatusCondition(&d.status.Conditions, condition)
 	if pod.Status.Phase == corev1.PodRunning || owned.HasEnded(pod) {
-		d.set(f.run, v1alpha1.ConditionStarted, true, v1alpha1.SandboxStarted, "", now)
+		d.set(f.Run, v1alpha1.ConditionStarted, true, v1alpha1.SandboxStarted, "", now)
 	}
 	if pod.Status.Phase == corev1.PodRunning && !d.status.Phase.Terminal() {
 		d.status.Phase = v1alpha1.SandboxRunning
@@ -235,18 +236,18 @@ func (f *facts) seePods(d *decision, now time.Time) {
 }
 
 // seeNoPod says why a Job has no Pod, if its controller cannot make it.
-func (f *facts) seeNoPod(d *decision, now time.Time) {
-	if f.job == nil || d.status.Phase.Terminal() {
+func (d *decision) seeNoPod(f *facts.Facts, now time.Time) {
+	if f.Job == nil || d.status.Phase.Terminal() {
 		return
 	}
 	d.poll = true // Events are not watched
-	if f.refusal != "" {
-		d.set(f.run, v1alpha1.ConditionPodReady, false, v1alpha1.SandboxRefused, "the controller of Jobs cannot make the Pod: "+f.refusal, now)
+	if f.Refusal != "" {
+		d.set(f.Run, v1alpha1.ConditionPodReady, false, v1alpha1.SandboxRefused, "the controller of Jobs cannot make the Pod: "+f.Refusal, now)
 	}
 }
 
 // seeContainers takes over what the kubelet says about the work, the proxy, and what comes before it.
-func (f *facts) seeContainers(d *decision, pod *corev1.Pod, condition *metav1.Condition) {
+func (d *decision) seeContainers(f *facts.Facts, pod *corev1.Pod, condition *metav1.Condition) {
 	for _, c := range pod.Status.InitContainerStatuses {
 		if w := c.State.Waiting; w != nil && w.Reason != podInitializing {
 			condition.Message = truncate.Text(c.Name+": "+w.Reason+": "+w.Message, conditions.MaxReason)
@@ -290,4 +291,14 @@ func (d *decision) wait(run *v1alpha1.SandboxRun, of *conditions.Obstacle, now t
 
 func (d *decision) set(run *v1alpha1.SandboxRun, condition string, is bool, reason, message string, now time.Time) {
 	conditions.Set(&d.status.Conditions, run.Generation, condition, is, reason, message, now)
+}
+
+// restores says what there is to restore of a run that has a Job or Pods, nil for nothing. The Job is made after the policy, so
+// a policy that is not there was withdrawn; before that it is only not made yet.
+func restores(f *facts.Facts) (*egress.Restoration, error) {
+	e := f.Run.Status.Egress
+	if e == nil || e.Policy == "" || !f.Options.On() {
+		return nil, nil
+	}
+	return f.PolicyOf().Restore(f.Policy, f.APIServer)
 }

@@ -14,44 +14,45 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/facts"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
 var now = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 
 // factsOf are those of a run with a Job, held by a policy as it was made.
-func factsOf(t *testing.T, change func(*facts)) *facts {
+func factsOf(t *testing.T, change func(*facts.Facts)) *facts.Facts {
 	t.Helper()
 	run := &v1alpha1.SandboxRun{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "u", Finalizers: []string{v1alpha1.FinalizerSandboxRun}}}
 	run.Status = v1alpha1.SandboxRunStatus{
 		Phase: v1alpha1.SandboxRunning, JobName: "sandbox-b", JobUID: "j", StartTime: &metav1.Time{Time: now},
 		Egress: &v1alpha1.EgressDecision{Policy: "NetworkPolicy", Egress: v1alpha1.Egress{APIServer: true}},
 	}
-	f := &facts{
-		run: run, startTimeout: time.Minute, options: &egress.Options{Mode: egress.ModeOn}, apiServer: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:6443"), netip.MustParseAddrPort("[2001:db8::1]:6443")},
-		job: &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "sandbox-b", UID: "j", CreationTimestamp: metav1.Time{Time: now}}},
+	f := &facts.Facts{
+		Run: run, StartTimeout: time.Minute, Options: &egress.Options{Mode: egress.ModeOn}, APIServer: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:6443"), netip.MustParseAddrPort("[2001:db8::1]:6443")},
+		Job: &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "sandbox-b", UID: "j", CreationTimestamp: metav1.Time{Time: now}}},
 	}
 	var err error
-	if f.policy, err = f.policyOf().Compose(f.apiServer); err != nil {
+	if f.Policy, err = f.PolicyOf().Compose(f.APIServer); err != nil {
 		t.Fatal(err)
 	}
 	change(f)
 	return f
 }
 
-func ended(condition batchv1.JobConditionType) func(*facts) {
-	return func(f *facts) {
-		f.job.Status.Conditions = []batchv1.JobCondition{{Type: condition, Status: corev1.ConditionTrue, Reason: "BackoffLimitExceeded"}}
+func ended(condition batchv1.JobConditionType) func(*facts.Facts) {
+	return func(f *facts.Facts) {
+		f.Job.Status.Conditions = []batchv1.JobCondition{{Type: condition, Status: corev1.ConditionTrue, Reason: "BackoffLimitExceeded"}}
 	}
 }
 
-func terminal(f *facts) {
-	f.run.Status.Phase, f.run.Status.CompletionTime = v1alpha1.SandboxSucceeded, &metav1.Time{Time: now.Add(-time.Minute)}
+func terminal(f *facts.Facts) {
+	f.Run.Status.Phase, f.Run.Status.CompletionTime = v1alpha1.SandboxSucceeded, &metav1.Time{Time: now.Add(-time.Minute)}
 }
 
 // overdue is a run whose time to begin is over.
-func overdue(f *facts) {
-	f.run.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionStarted, Status: metav1.ConditionFalse, Reason: v1alpha1.SandboxStarting, LastTransitionTime: metav1.Time{Time: now.Add(-time.Minute)}}}
+func overdue(f *facts.Facts) {
+	f.Run.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionStarted, Status: metav1.ConditionFalse, Reason: v1alpha1.SandboxStarting, LastTransitionTime: metav1.Time{Time: now.Add(-time.Minute)}}}
 }
 
 func timedOut(d *decision, why string) bool {
@@ -65,32 +66,32 @@ var pulling = &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodPending, Con
 }}}}
 
 func TestWhatFollowsFromTheFacts(t *testing.T) {
-	deleted := func(f *facts) { f.run.DeletionTimestamp = &metav1.Time{Time: now} }
+	deleted := func(f *facts.Facts) { f.Run.DeletionTimestamp = &metav1.Time{Time: now} }
 	for sentence, test := range map[string]struct {
-		change func(*facts)
+		change func(*facts.Facts)
 		is     func(*decision) bool
 	}{
-		"a run whose policy is in force needs nothing": {func(*facts) {}, func(d *decision) bool { return d.restore == nil && !d.end && !d.start && !d.release }},
-		"a policy that is gone was withdrawn":          {func(f *facts) { f.policy = nil }, func(d *decision) bool { return d.restore.Was == egress.Deleted }},
+		"a run whose policy is in force needs nothing": {func(*facts.Facts) {}, func(d *decision) bool { return d.restore == nil && !d.end && !d.start && !d.release }},
+		"a policy that is gone was withdrawn":          {func(f *facts.Facts) { f.Policy = nil }, func(d *decision) bool { return d.restore.Was == egress.Deleted }},
 		"a policy that is not made yet was not": {
-			func(f *facts) {
-				f.policy, f.job, f.run.Status.JobUID = nil, nil, ""
-				f.held, f.plan = f.run.Status.Egress, &workload.Plan{}
+			func(f *facts.Facts) {
+				f.Policy, f.Job, f.Run.Status.JobUID = nil, nil, ""
+				f.Held, f.Plan = f.Run.Status.Egress, &workload.Plan{}
 			},
 			func(d *decision) bool { return d.restore == nil && d.start },
 		},
 		"a policy follows the API server": {
-			func(f *facts) { f.apiServer = f.apiServer[:1] }, func(d *decision) bool { return d.restore.Was == egress.Behind },
+			func(f *facts.Facts) { f.APIServer = f.APIServer[:1] }, func(d *decision) bool { return d.restore.Was == egress.Behind },
 		},
-		"a policy stays while the API server has no address": {func(f *facts) { f.apiServer = nil }, func(d *decision) bool { return d.restore == nil }},
+		"a policy stays while the API server has no address": {func(f *facts.Facts) { f.APIServer = nil }, func(d *decision) bool { return d.restore == nil }},
 		"a policy of a run that has ended is restored as long as there is its Job": {
-			func(f *facts) { terminal(f); f.policy = nil }, func(d *decision) bool { return d.restore.Was == egress.Deleted },
+			func(f *facts.Facts) { terminal(f); f.Policy = nil }, func(d *decision) bool { return d.restore.Was == egress.Deleted },
 		},
 		"a policy of a run that has ended is not restored once its Job is gone": {
-			func(f *facts) { terminal(f); f.policy, f.job = nil, nil }, func(d *decision) bool { return d.restore == nil && !d.end && !d.start },
+			func(f *facts.Facts) { terminal(f); f.Policy, f.Job = nil, nil }, func(d *decision) bool { return d.restore == nil && !d.end && !d.start },
 		},
 		"the operator's options do not change what was decided": {
-			func(f *facts) { f.options = &egress.Options{Mode: egress.ModeOff} },
+			func(f *facts.Facts) { f.Options = &egress.Options{Mode: egress.ModeOff} },
 			func(d *decision) bool { return d.status.Egress.Policy == "NetworkPolicy" },
 		},
 		"a Job that is complete is a success": {ended(batchv1.JobComplete), func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxSucceeded && !d.end }},
@@ -99,103 +100,113 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 			return d.status.Phase == v1alpha1.SandboxFailed && c.Reason == "BackoffLimitExceeded"
 		}},
 		"a Job that is on its way to fail has not": {ended(batchv1.JobFailureTarget), func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxRunning }},
-		"a Job that is gone is a failure":          {func(f *facts) { f.job, f.lost = nil, true }, func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxFailed }},
+		"a Job that is gone is a failure":          {func(f *facts.Facts) { f.Job, f.Lost = nil, true }, func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxFailed }},
 		"a Job that is gone is none as long as somebody keeps a Pod of it": {
-			func(f *facts) { f.job, f.lost, f.left = nil, true, "Pod kept" },
+			func(f *facts.Facts) { f.Job, f.Lost, f.Left = nil, true, "Pod kept" },
 			func(d *decision) bool {
 				c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionJobCreated)
 				return d.status.Phase == v1alpha1.SandboxRunning && d.poll && c.Reason == v1alpha1.SandboxPodLeft && strings.Contains(c.Message, "Pod kept")
 			},
 		},
 		"a Pod that somebody keeps is held by its policy": {
-			func(f *facts) { terminal(f); f.job, f.policy, f.orphans = nil, nil, []*corev1.Pod{{}} }, func(d *decision) bool { return d.restore.Was == egress.Deleted },
+			func(f *facts.Facts) { terminal(f); f.Job, f.Policy, f.Orphans = nil, nil, []*corev1.Pod{{}} }, func(d *decision) bool { return d.restore.Was == egress.Deleted },
 		},
 		"a run that is deleted waits for a Pod that somebody keeps": {
-			func(f *facts) { deleted(f); f.job, f.orphans = nil, []*corev1.Pod{{}} }, func(d *decision) bool { return !d.release },
+			func(f *facts.Facts) { deleted(f); f.Job, f.Orphans = nil, []*corev1.Pod{{}} }, func(d *decision) bool { return !d.release },
 		},
 		"a run does not begin beside a Pod that somebody keeps": {
-			func(f *facts) {
-				f.job, f.run.Status.JobUID, f.orphans = nil, "", []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}}
-				f.held, f.plan = f.run.Status.Egress, &workload.Plan{}
+			func(f *facts.Facts) {
+				f.Job, f.Run.Status.JobUID, f.Orphans = nil, "", []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}}
+				f.Held, f.Plan = f.Run.Status.Egress, &workload.Plan{}
 			},
 			func(d *decision) bool { return !d.start && d.poll && strings.Contains(d.hindrance(), "Pod kept") },
 		},
 		"what has ended cannot be cancelled any more": {
-			func(f *facts) { ended(batchv1.JobComplete)(f); f.run.Spec.Cancelled = true }, func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxSucceeded },
+			func(f *facts.Facts) { ended(batchv1.JobComplete)(f); f.Run.Spec.Cancelled = true }, func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxSucceeded },
 		},
-		"what is cancelled loses its Job": {func(f *facts) { f.run.Spec.Cancelled = true }, func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxCancelled && d.end }},
+		"what is cancelled loses its Job": {func(f *facts.Facts) { f.Run.Spec.Cancelled = true }, func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxCancelled && d.end }},
 		"a Job that is being deleted is not deleted again": {
-			func(f *facts) { f.run.Spec.Cancelled = true; f.job.DeletionTimestamp = &metav1.Time{Time: now} }, func(d *decision) bool { return !d.end },
+			func(f *facts.Facts) { f.Run.Spec.Cancelled = true; f.Job.DeletionTimestamp = &metav1.Time{Time: now} }, func(d *decision) bool { return !d.end },
 		},
 		"a run that is deleted waits for its Job": {deleted, func(d *decision) bool { return d.end && !d.release }},
 		"a run that is deleted waits for its Pods": {
-			func(f *facts) { deleted(f); f.job = nil; f.pods = []*corev1.Pod{{}} }, func(d *decision) bool { return !d.release },
+			func(f *facts.Facts) { deleted(f); f.Job = nil; f.Pods = []*corev1.Pod{{}} }, func(d *decision) bool { return !d.release },
 		},
-		"a run that is deleted goes after its Pods": {func(f *facts) { deleted(f); f.job = nil }, func(d *decision) bool { return d.release }},
+		"a run that is deleted goes after its Pods": {func(f *facts.Facts) { deleted(f); f.Job = nil }, func(d *decision) bool { return d.release }},
 		"a run is kept until its time to live is over": {
-			func(f *facts) { terminal(f); f.run.Spec.TTLSecondsAfterFinished = new(int32(61)) }, func(d *decision) bool { return !d.discard && d.next.Equal(now.Add(time.Second)) },
+			func(f *facts.Facts) { terminal(f); f.Run.Spec.TTLSecondsAfterFinished = new(int32(61)) }, func(d *decision) bool { return !d.discard && d.next.Equal(now.Add(time.Second)) },
 		},
 		"a run goes when its time to live is over": {
-			func(f *facts) { terminal(f); f.run.Spec.TTLSecondsAfterFinished = new(int32(60)) }, func(d *decision) bool { return d.discard },
+			func(f *facts.Facts) { terminal(f); f.Run.Spec.TTLSecondsAfterFinished = new(int32(60)) }, func(d *decision) bool { return d.discard },
 		},
 		"a run that has made its Job and does not begin is looked at again at the end of its time": {
-			func(*facts) {}, func(d *decision) bool {
+			func(*facts.Facts) {}, func(d *decision) bool {
 				return d.next.Equal(now.Add(time.Minute)) && d.status.Phase == v1alpha1.SandboxRunning
 			},
 		},
 		"a run whose Pod does not begin in time fails, says why, and loses its Job": {
-			func(f *facts) { overdue(f); f.pods = []*corev1.Pod{pulling} },
+			func(f *facts.Facts) { overdue(f); f.Pods = []*corev1.Pod{pulling} },
 			func(d *decision) bool { return timedOut(d, "ErrImagePull: no such image") && d.end },
 		},
 		"a run whose Pod is refused says why": {
-			func(f *facts) { f.refusal = "exceeded quota" },
+			func(f *facts.Facts) { f.Refusal = "exceeded quota" },
 			func(d *decision) bool {
 				c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionPodReady)
 				return c != nil && c.Reason == v1alpha1.SandboxRefused && strings.Contains(c.Message, "exceeded quota") && d.poll
 			},
 		},
 		"a run whose Pod is refused fails in time, and says why": {
-			func(f *facts) { overdue(f); f.refusal = "exceeded quota" }, func(d *decision) bool { return timedOut(d, "exceeded quota") },
+			func(f *facts.Facts) { overdue(f); f.Refusal = "exceeded quota" }, func(d *decision) bool { return timedOut(d, "exceeded quota") },
 		},
 		"a run that has its Workspace and cannot make its Job fails in time": {
-			func(f *facts) {
+			func(f *facts.Facts) {
 				overdue(f)
-				f.job, f.run.Status.JobUID, f.claimed = nil, "", true
-				f.unresolved = &conditions.Obstacle{Condition: v1alpha1.ConditionTemplateResolved, Reason: v1alpha1.SandboxRunTemplateMissing, Message: "there is no template"}
+				f.Job, f.Run.Status.JobUID, f.Claimed = nil, "", true
+				f.Unresolved = &conditions.Obstacle{Condition: v1alpha1.ConditionTemplateResolved, Reason: v1alpha1.SandboxRunTemplateMissing, Message: "there is no template"}
 			},
 			func(d *decision) bool { return timedOut(d, "there is no template") },
 		},
 		"a run that waits for others waits without an end": {
-			func(f *facts) {
+			func(f *facts.Facts) {
 				overdue(f)
-				f.job, f.run.Status.JobUID = nil, ""
-				f.unresolved = &conditions.Obstacle{Condition: v1alpha1.ConditionTemplateResolved, Reason: v1alpha1.SandboxRunTemplateMissing, Message: "there is no template"}
+				f.Job, f.Run.Status.JobUID = nil, ""
+				f.Unresolved = &conditions.Obstacle{Condition: v1alpha1.ConditionTemplateResolved, Reason: v1alpha1.SandboxRunTemplateMissing, Message: "there is no template"}
 			},
 			func(d *decision) bool { return !d.status.Phase.Terminal() && d.next.IsZero() },
 		},
+		"a run whose credentials nobody can issue fails at once, and says why": {
+			func(f *facts.Facts) {
+				f.Job, f.Run.Status, f.Plan = nil, v1alpha1.SandboxRunStatus{}, &workload.Plan{}
+				f.Unbrokered = &conditions.Obstacle{Condition: v1alpha1.ConditionBrokerReady, Reason: v1alpha1.BrokerNotConfigured, Message: "no broker", Fatal: true}
+			},
+			func(d *decision) bool {
+				c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionCompleted)
+				return d.status.Phase == v1alpha1.SandboxFailed && c.Reason == v1alpha1.BrokerNotConfigured
+			},
+		},
 		"a run that has begun has all the time of its Job": {
-			func(f *facts) {
+			func(f *facts.Facts) {
 				overdue(f)
-				f.pods = []*corev1.Pod{{Status: corev1.PodStatus{Phase: corev1.PodRunning}}}
+				f.Pods = []*corev1.Pod{{Status: corev1.PodStatus{Phase: corev1.PodRunning}}}
 			},
 			func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxRunning && d.next.IsZero() },
 		},
 		"a Job that the status does not name is not the run's yet": {
-			func(f *facts) {
-				f.unproven, f.run.Status.JobUID, f.run.Status.JobName = true, "", ""
-				f.held, f.plan = f.run.Status.Egress, &workload.Plan{}
+			func(f *facts.Facts) {
+				f.Unproven, f.Run.Status.JobUID, f.Run.Status.JobName = true, "", ""
+				f.Held, f.Plan = f.Run.Status.Egress, &workload.Plan{}
 				ended(batchv1.JobComplete)(f)
 			},
 			func(d *decision) bool { return d.start && d.status.JobUID == "" && !d.status.Phase.Terminal() },
 		},
 		"a run that is cancelled loses such a Job, too": {
-			func(f *facts) { f.unproven, f.run.Status.JobUID, f.run.Spec.Cancelled = true, "", true },
+			func(f *facts.Facts) { f.Unproven, f.Run.Status.JobUID, f.Run.Spec.Cancelled = true, "", true },
 			func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxCancelled && d.end },
 		},
 		"a run waits where nothing would hold it": {
-			func(f *facts) {
-				f.job, f.run.Status = nil, v1alpha1.SandboxRunStatus{}
-				f.plan, f.unheld = &workload.Plan{}, &conditions.Obstacle{Condition: v1alpha1.ConditionEgressHeld, Reason: v1alpha1.ReasonEgressNotEnforced, Message: "nothing", Poll: true}
+			func(f *facts.Facts) {
+				f.Job, f.Run.Status = nil, v1alpha1.SandboxRunStatus{}
+				f.Plan, f.Unheld = &workload.Plan{}, &conditions.Obstacle{Condition: v1alpha1.ConditionEgressHeld, Reason: v1alpha1.ReasonEgressNotEnforced, Message: "nothing", Poll: true}
 			},
 			func(d *decision) bool { return !d.start && d.poll && d.status.Phase == v1alpha1.SandboxPending },
 		},
@@ -210,7 +221,7 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 
 // A template that changes changes nothing of a run that has begun.
 func TestThePolicyIsThatOfTheDecision(t *testing.T) {
-	f := factsOf(t, func(f *facts) { f.plan = &workload.Plan{Egress: v1alpha1.Egress{Internet: true}}; f.policy = nil })
+	f := factsOf(t, func(f *facts.Facts) { f.Plan = &workload.Plan{Egress: v1alpha1.Egress{Internet: true}}; f.Policy = nil })
 	want := decide(f, now).restore.Want
 	rules := want.Object["spec"].(map[string]any)["egress"].([]any)
 	if len(rules) != 3 { // names, and both addresses of the API server

@@ -33,6 +33,7 @@ import (
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/runca"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/credentials"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/facts"
 )
 
 // lender is a broker, and an API server that can fail.
@@ -137,14 +138,14 @@ func (l *lender) lends(t *testing.T, seed, began bool) (*corev1.Secret, error) {
 		a := &workspaceAttempt{workspaces: newWorkspaces(l.runs), ws: ws, status: ws.Status.DeepCopy()}
 		lent = a.leaseSeed(t.Context(), []string{"TOKEN"}, began)
 	} else {
-		f := &facts{run: &v1alpha1.SandboxRun{}}
-		if err := l.cached.Get(t.Context(), key, f.run); err != nil {
+		f := &facts.Facts{Run: &v1alpha1.SandboxRun{}}
+		if err := l.cached.Get(t.Context(), key, f.Run); err != nil {
 			t.Fatal(err)
 		}
 		if began {
-			f.job = &batchv1.Job{}
+			f.Job = &batchv1.Job{}
 		}
-		lent = l.lender.Lend(t.Context(), l.loanOf(f, f.run.Status.DeepCopy(), []string{"TOKEN"}))
+		lent = l.lender.Lend(t.Context(), l.loanOf(f, f.Run.Status.DeepCopy(), []string{"TOKEN"}))
 	}
 	if err := l.live.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
 		t.Fatal(err)

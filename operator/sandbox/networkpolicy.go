@@ -9,26 +9,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/admitkit/admitkit/operator/egress"
-	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/facts"
 )
 
-// policyOf returns what the policy of a run is made of.
-func (f *facts) policyOf() *egress.Held {
-	return &egress.Held{ObjectMeta: owned.Meta(f.run), Label: f.run.UID, Decision: f.run.Status.Egress, Options: f.options}
-}
-
-// restores says what there is to restore of a run that has a Job or Pods, nil for nothing. The Job is made after the policy, so
-// a policy that is not there was withdrawn; before that it is only not made yet.
-func (f *facts) restores() (*egress.Restoration, error) {
-	e := f.run.Status.Egress
-	if e == nil || e.Policy == "" || !f.options.On() {
-		return nil, nil
-	}
-	return f.policyOf().Restore(f.policy, f.apiServer)
-}
-
 // restore writes a policy as it was, and says so.
-func (r *runs) restore(ctx context.Context, f *facts, of *egress.Restoration) error {
+func (r *runs) restore(ctx context.Context, f *facts.Facts, of *egress.Restoration) error {
 	written, err := r.holder.Write(ctx, of)
 	if err != nil {
 		return fmt.Errorf("restoring %s: %w", of.Name(), err)
@@ -37,22 +22,22 @@ func (r *runs) restore(ctx context.Context, f *facts, of *egress.Restoration) er
 		return nil
 	}
 	restoredTotal.WithLabelValues(of.Was).Inc()
-	record := recordOf(f.run, actionRestored, fmt.Sprintf("%s was %s, and holds the Pods of the run again: what they reached meanwhile is not known", of.Name(), of.Was))
+	record := recordOf(f.Run, actionRestored, fmt.Sprintf("%s was %s, and holds the Pods of the run again: what they reached meanwhile is not known", of.Name(), of.Was))
 	record.ID += "-" + strings.ToLower(string(written.GetUID())) + "-" + written.GetResourceVersion()
 	r.tell(ctx, &record)
-	r.event(f.run, corev1.EventTypeWarning, "EgressRestored", "Hold", record.Reason)
+	r.event(f.Run, corev1.EventTypeWarning, "EgressRestored", "Hold", record.Reason)
 	return nil
 }
 
 // hold makes the policy of a run that has none. One that is there, and is not as it is to be, is somebody's who made it
 // ahead: it is written over before there is a Job.
-func (r *runs) hold(ctx context.Context, f *facts) error {
-	if f.run.Status.Egress.Policy == "" {
+func (r *runs) hold(ctx context.Context, f *facts.Facts) error {
+	if f.Run.Status.Egress.Policy == "" {
 		return nil
 	}
-	there := f.policy
+	there := f.Policy
 	if there == nil {
-		made, err := f.policyOf().Compose(f.apiServer)
+		made, err := f.PolicyOf().Compose(f.APIServer)
 		if err != nil {
 			return err
 		}
@@ -60,11 +45,11 @@ func (r *runs) hold(ctx context.Context, f *facts) error {
 			return err
 		}
 		there = egress.NewPolicy(made.GroupVersionKind())
-		if err := r.adopt(ctx, f.run, there.GetKind(), there); err != nil {
+		if err := r.adopt(ctx, f.Run, there.GetKind(), there); err != nil {
 			return err
 		}
 	}
-	of, err := f.policyOf().Restore(there, f.apiServer)
+	of, err := f.PolicyOf().Restore(there, f.APIServer)
 	if err != nil || of == nil {
 		return err
 	}

@@ -17,7 +17,6 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -33,120 +32,17 @@ import (
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/credentials"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/facts"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
-
-func TestInterceptionIsTransparentUnlessEveryPolicyAcceptsOther(t *testing.T) {
-	accepts := func(a *v1alpha1.Acceptance) v1alpha1.BrokerPolicy {
-		return v1alpha1.BrokerPolicy{Spec: v1alpha1.BrokerPolicySpec{Interception: v1alpha1.BrokerInterception{CooperativeAccepted: a}}}
-	}
-	yes, no, silent := accepts(&v1alpha1.Acceptance{Accepted: true}), accepts(&v1alpha1.Acceptance{}), accepts(nil)
-	for sentence, test := range map[string]struct {
-		of   []v1alpha1.BrokerPolicy
-		want v1alpha1.InterceptionMode
-	}{
-		"no policy":     {nil, v1alpha1.InterceptionTransparent},
-		"all accept":    {[]v1alpha1.BrokerPolicy{yes, yes}, v1alpha1.InterceptionCooperative},
-		"one is silent": {[]v1alpha1.BrokerPolicy{yes, silent}, v1alpha1.InterceptionTransparent},
-		"one says no":   {[]v1alpha1.BrokerPolicy{no, yes}, v1alpha1.InterceptionTransparent},
-		"the only one":  {[]v1alpha1.BrokerPolicy{silent}, v1alpha1.InterceptionTransparent},
-		"one that does": {[]v1alpha1.BrokerPolicy{yes}, v1alpha1.InterceptionCooperative},
-	} {
-		if got := modeOf(test.of); got != test.want {
-			t.Errorf("%s: %s", sentence, got)
-		}
-	}
-}
-
-func TestPodSecurityForbidsTheRedirectAndTheRunFails(t *testing.T) {
-	scheme, err := controller.Scheme()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for level, permits := range map[string]bool{"": true, "privileged": true, "baseline": false, "restricted": false, "of a later Kubernetes": false} {
-		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{labelPodSecurity: level}}}
-		r := &runs{live: fake.NewClientBuilder().WithScheme(scheme).WithObjects(namespace).Build()}
-		for mode, want := range map[v1alpha1.InterceptionMode]bool{v1alpha1.InterceptionTransparent: permits, v1alpha1.InterceptionCooperative: true} {
-			of, err := r.permits(t.Context(), "a", mode)
-			if err != nil || (of == nil) != want || of != nil && (!of.Fatal || of.Condition != v1alpha1.ConditionInterceptionUnavailable) {
-				t.Errorf("%q, %s: %+v, %v", level, mode, of, err)
-			}
-		}
-	}
-}
-
-// A controller without a broker fails the run at once: no time brings it one.
-func TestWithoutABrokerARunThatRequiresCredentialsFails(t *testing.T) {
-	scheme, err := controller.Scheme()
-	if err != nil {
-		t.Fatal(err)
-	}
-	policy := &v1alpha1.BrokerPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p"}, Spec: v1alpha1.BrokerPolicySpec{AppliesToTemplates: []string{"governed"}}}
-	r := &runs{shared: &shared{}, cached: fake.NewClientBuilder().WithScheme(scheme).WithObjects(policy).Build()}
-	for sentence, test := range map[string]struct {
-		template string
-		requires []string
-		fails    bool
-	}{
-		"one that requires a credential":   {"plain", []string{"MODEL"}, true},
-		"one to which a policy applies":    {"governed", nil, true},
-		"one that has nothing of a broker": {"plain", nil, false},
-	} {
-		f := factsOf(t, func(f *facts) {
-			f.job, f.run.Status, f.plan = nil, v1alpha1.SandboxRunStatus{}, &workload.Plan{Requires: test.requires}
-			f.run.Spec.TemplateRef.Name = test.template
-		})
-		if err := r.readBrokered(t.Context(), f); err != nil {
-			t.Fatal(err)
-		}
-		if !test.fails {
-			if f.unbrokered != nil {
-				t.Errorf("%s: %+v", sentence, f.unbrokered)
-			}
-			continue
-		}
-		d := decide(f, now)
-		if c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionCompleted); d.status.Phase != v1alpha1.SandboxFailed || c == nil || c.Reason != v1alpha1.BrokerNotConfigured {
-			t.Errorf("%s: %+v", sentence, d.status)
-		}
-	}
-}
-
-func TestARunWaitsForABrokerThatFailsAndFailsIfItIsRefused(t *testing.T) {
-	for sentence, test := range map[string]struct {
-		err       error
-		condition string
-		fatal     bool
-	}{
-		"nobody answers":              {errors.New("connection refused"), v1alpha1.ConditionBrokerReady, false},
-		"the broker cannot record":    {&protocol.Error{Code: protocol.CodeAuditUnavailable}, v1alpha1.ConditionBrokerReady, false},
-		"the pool is empty":           {&protocol.Error{Code: protocol.CodePoolExhausted}, v1alpha1.ConditionBrokerReady, false},
-		"there is no such credential": {fmt.Errorf("credential a: %w", &protocol.Error{Code: protocol.CodeCredentialNotFound}), v1alpha1.ConditionCredentialsReady, true},
-		"no policy applies any more":  {&protocol.Error{Code: protocol.CodePolicyMissing}, v1alpha1.ConditionCredentialsReady, true},
-	} {
-		of := (*conditions.Obstacle)(nil)
-		if !errors.As(credentials.Obstacle(test.err), &of) || of.Condition != test.condition || of.Fatal != test.fatal || of.Poll == test.fatal {
-			t.Errorf("%s: %+v", sentence, of)
-			continue
-		}
-		f := factsOf(t, func(f *facts) { f.job, f.run.Status.JobUID, f.plan, f.unbrokered = nil, "", &workload.Plan{}, of })
-		f.run.Status.Phase = ""
-		if d := decide(f, now); (d.status.Phase == v1alpha1.SandboxFailed) != test.fatal || !test.fatal && (!d.poll || d.status.Phase != v1alpha1.SandboxPending) {
-			t.Errorf("%s: %+v", sentence, d.status)
-		}
-	}
-	if pollAfter > 10*time.Second {
-		t.Errorf("a broker is asked again only after %s", pollAfter)
-	}
-}
 
 func TestTheProxyConnectsNobodyToTheClusterOrItsAPIServer(t *testing.T) {
 	of := New(Options{
 		Egress: egress.Options{PodCIDRs: []string{"10.244.0.0/16"}, ServiceCIDRs: []string{"10.96.0.0/12"}},
 		Broker: BrokerOptions{Namespace: "broker", Image: pinnedImage},
 	})
-	f := factsOf(t, func(f *facts) {
-		f.brokered = &brokered{mode: v1alpha1.InterceptionTransparent, inContainer: []string{"MODEL"}}
+	f := factsOf(t, func(f *facts.Facts) {
+		f.Brokered = &facts.Brokered{Mode: v1alpha1.InterceptionTransparent, InContainer: []string{"MODEL"}}
 	})
 	want := &workload.Proxy{
 		Mode: v1alpha1.InterceptionTransparent, InContainer: []string{"MODEL"}, Image: pinnedImage, BrokerURL: "https://sandbox-broker.broker.svc:8443", BrokerPort: 8443,
@@ -185,7 +81,7 @@ func TestABrokerThatSaysNoIsAskedLaterAndLater(t *testing.T) {
 	if want := []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second, time.Minute, time.Minute}; !slices.Equal(after, want) {
 		t.Errorf("it is asked again after %s, want %s", after, want)
 	}
-	if again := r.pollsAfter(key, false); again != pollAfter {
+	if again := r.pollsAfter(key, false); again != facts.PollAfter {
 		t.Errorf("a broker that does not answer is asked after %s", again)
 	}
 }
@@ -282,20 +178,6 @@ func TestTheRecordOfAStartNamesTheCredentialsOfAContainerThatHasAny(t *testing.T
 		t.Errorf("%q", got)
 	}
 	if got := credentialsOf(&v1alpha1.SandboxRunStatus{Credentials: []v1alpha1.SandboxCredential{{Name: "A", Lease: "x"}, {Name: "B", Lease: "y"}}}); got != ", with 2 credentials in its container: A (lease x), B (lease y)" {
-		t.Errorf("%q", got)
-	}
-}
-
-func TestCredentialsForTheContainerAreSortedAndAloneThere(t *testing.T) {
-	into, injected := v1alpha1.CredentialDelivery{InContainer: &v1alpha1.InContainer{Accepted: true}}, v1alpha1.CredentialDelivery{ProxyInjected: &v1alpha1.ProxyInjected{}}
-	policy := func(grants ...v1alpha1.CredentialGrant) v1alpha1.BrokerPolicy {
-		return v1alpha1.BrokerPolicy{Spec: v1alpha1.BrokerPolicySpec{Grants: v1alpha1.BrokerGrants{Credentials: grants}}}
-	}
-	apply := []v1alpha1.BrokerPolicy{
-		policy(v1alpha1.CredentialGrant{Name: "B", Delivery: into}, v1alpha1.CredentialGrant{Name: "git", Delivery: injected}),
-		policy(v1alpha1.CredentialGrant{Name: "A", Delivery: into}, v1alpha1.CredentialGrant{Name: "unasked", Delivery: into}),
-	}
-	if got := delivered([]string{"B", "git", "A", "B"}, apply); strings.Join(got, " ") != "A B" {
 		t.Errorf("%q", got)
 	}
 }

@@ -26,8 +26,8 @@ import (
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/internal/controller"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/credentials"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/facts"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
-	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
 // runs reconciles SandboxRuns: it reads the facts about one, decides, and applies the decision.
@@ -45,6 +45,7 @@ type runs struct {
 	holder egress.Holder
 	// cached reads what is ours from memory; live reads by name from the API server.
 	lender  *credentials.Lender
+	facts   *facts.Reader
 	cluster ctrlcluster.Cluster
 	cached  client.Reader
 	live    client.Reader
@@ -57,7 +58,7 @@ func newRuns(s *shared) *runs {
 	return &runs{
 		shared:   s,
 		failures: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](20*time.Millisecond, 10*time.Second),
-		refusals: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](pollAfter, askAtLeast),
+		refusals: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](facts.PollAfter, askAtLeast),
 	}
 }
 
@@ -65,8 +66,6 @@ const (
 	// attemptTimeout bounds one attempt, so that an API server that does not answer holds a
 	// worker no longer than that.
 	attemptTimeout = 20 * time.Second
-	// pollAfter is when to look again for what is not watched.
-	pollAfter = 5 * time.Second
 	// askAtLeast is how often a broker that says no is asked at least. Each time it may lease what comes before, and
 	// take that back, on record: every 5 seconds a run that waits would fill the records, and use up GitHub's limits.
 	askAtLeast = time.Minute
@@ -99,7 +98,7 @@ func (r *runs) pollsAfter(key types.NamespacedName, refused bool) time.Duration 
 	if refused {
 		return r.refusals.When(key)
 	}
-	return pollAfter
+	return facts.PollAfter
 }
 
 // retry says when to try again what has failed: later from time to time.
@@ -122,7 +121,7 @@ func (r *runs) attempt(ctx context.Context, key types.NamespacedName) (decision,
 	if !run.DeletionTimestamp.IsZero() && !owned.HasFinalizer(run) {
 		return decision{}, nil // only somebody else's finalizer keeps it
 	}
-	f, err := r.read(ctx, run)
+	f, err := r.facts.Read(ctx, run)
 	if err != nil {
 		return decision{}, err
 	}
@@ -148,12 +147,12 @@ func (r *runs) watches() map[client.Object]handler.EventHandler {
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetLabels()[v1alpha1.LabelSandboxRun]}}}
 	})
 	waiting := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, template client.Object) []reconcile.Request {
-		return r.which(ctx, template.GetNamespace(), startable)
+		return r.which(ctx, template.GetNamespace(), facts.Startable)
 	})
 	reaching := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
 		return r.which(ctx, "", func(run *v1alpha1.SandboxRun) bool {
 			e := run.Status.Egress
-			return startable(run) || !run.Status.Phase.Terminal() && e != nil && e.Policy != "" && egress.NamesAPIServer(&e.Egress)
+			return facts.Startable(run) || !run.Status.Phase.Terminal() && e != nil && e.Policy != "" && egress.NamesAPIServer(&e.Egress)
 		})
 	})
 	watches := map[client.Object]handler.EventHandler{
@@ -198,7 +197,7 @@ func (r *runs) connect(mgr extension.Manager) error {
 	}
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelManagedBy: owned.ManagedBy})}
 	pods := ours
-	pods.Transform = trimPod
+	pods.Transform = facts.TrimPod
 	held := r.holder.Cache(ours)
 	held[&batchv1.Job{}], held[&corev1.Pod{}], held[&corev1.PersistentVolumeClaim{}] = ours, pods, ours
 	r.cluster, err = cluster.New(mgr, cluster.Options{Name: "sandbox", Scheme: scheme, Namespaces: r.namespaces, ByObject: held})
@@ -208,13 +207,26 @@ func (r *runs) connect(mgr extension.Manager) error {
 	r.events, r.recorder = mgr.GetKubeManager().GetEventRecorder("admitkit-sandbox"), mgr.GetRecorder()
 	r.cached, r.live, r.writer = r.cluster.GetCache(), r.cluster.GetAPIReader(), r.cluster.GetClient()
 	self := &cluster.Self{}
-	r.lender = r.lends()
+	r.lender, r.facts = r.lends(), r.reads()
 	r.lender.Broker = &credentials.Broker{
 		Namespace: r.options.Broker.Namespace, URL: r.options.Broker.URL, CAFile: r.options.Broker.CAFile, Live: r.live,
 		Token: credentials.TokenOf(r.writer, func(ctx context.Context) (string, error) { return self.Username(ctx, r.writer) }),
 	}
 	r.holder.Use(r.live, r.writer, r.options.Clock)
 	return nil
+}
+
+// reads returns what reads the facts.
+func (r *runs) reads() *facts.Reader {
+	of := &facts.Reader{
+		Cached: r.cached, Live: r.live, Holder: &r.holder, Egress: &r.options.Egress, Clock: r.options.Clock,
+		StartTimeout: r.options.StartTimeout, Collector: r.options.collector(),
+	}
+	if b := &r.options.Broker; b.on() {
+		port, _ := b.port() // Parts has checked it
+		of.Broker = &v1alpha1.EgressBroker{Namespace: b.Namespace, Port: port}
+	}
+	return of
 }
 
 // lends returns what lends, without a broker.
@@ -229,28 +241,4 @@ func (s *shared) warnOfImages(log *zap.Logger) {
 			log.Warn("an image names no digest: what runs with credentials can change; it is pulled always", zap.String("flag", flag), zap.String("image", image))
 		}
 	}
-}
-
-// trimPod is [cluster.TrimPod], with the states of the containers, and whether it has the recorder of sessions.
-func trimPod(obj any) (any, error) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return obj, nil
-	}
-	trimmed, err := cluster.TrimPod(pod)
-	for _, c := range pod.Status.ContainerStatuses {
-		if c.Name == workload.Container {
-			of := trimmed.(*corev1.Pod)
-			of.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: c.Name, State: c.State}}
-		}
-	}
-	if hasRecorder(pod) {
-		of := trimmed.(*corev1.Pod)
-		of.Spec.InitContainers = []corev1.Container{{Name: v1alpha1.RecorderContainer}}
-	}
-	for _, c := range pod.Status.InitContainerStatuses { // those of the proxy
-		of := trimmed.(*corev1.Pod)
-		of.Status.InitContainerStatuses = append(of.Status.InitContainerStatuses, corev1.ContainerStatus{Name: c.Name, State: c.State})
-	}
-	return trimmed, err
 }

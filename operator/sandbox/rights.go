@@ -9,6 +9,8 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/controller"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/credentials"
 )
 
 var (
@@ -67,4 +69,32 @@ func (r *runs) ClusterRights() []rbacv1.PolicyRule {
 		rules = append(rules, namespaces)
 	}
 	return rules
+}
+
+// toBroker are the rights to have runs with proxies and credentials.
+func (r *runs) toBroker() map[string][]rbacv1.PolicyRule {
+	b := &r.options.Broker
+	rights := r.each(rule(ourGroup, []string{"brokerpolicies"}, "get", "list", "watch"))
+	if !b.on() {
+		return rights
+	}
+	named := func(rule rbacv1.PolicyRule, names ...string) rbacv1.PolicyRule {
+		rule.ResourceNames = names
+		return rule
+	}
+	for namespace := range rights {
+		rights[namespace] = append(rights[namespace], rule(coreGroup, []string{"secrets"}, "get", "create", "update", "delete"))
+	}
+	rights[r.own] = append(rights[r.own],
+		named(rule(coreGroup, []string{"secrets"}, "get", "update"), credentials.RootName),
+		named(rule(coreGroup, []string{"serviceaccounts/token"}, "create"), b.ServiceAccount))
+	if b.UpstreamCA != "" {
+		rights[r.own] = append(rights[r.own], named(rule(coreGroup, []string{"configmaps"}, "get"), b.UpstreamCA))
+	}
+	// An uninstall has the broker revoke what is left, as the reconcilers can ask it to at any time.
+	rights[b.Namespace] = append(rights[b.Namespace], rule(ourGroup, []string{"credentialleases"}, "list", "delete"))
+	if b.CAFile == "" {
+		rights[b.Namespace] = append(rights[b.Namespace], named(rule(coreGroup, []string{"configmaps"}, "get"), protocol.CAName))
+	}
+	return rights
 }

@@ -37,6 +37,7 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/admission"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/credentials"
 )
 
 // Options are the options of [New]; the zero value is useful in a manager that watches one
@@ -177,3 +178,7 @@ const (
 	// it, so that what selects seeds selects none of them.
 	LabelWorkspace = v1alpha1.LabelWorkspace
 )
+
+// RootSecret is the empty Secret into which the reconcilers write the root of the proxies: make it in the manager's own
+// namespace. They have no right to make Secrets there, by which they would get the token of every ServiceAccount in it.
+func RootSecret() *corev1.Secret { return credentials.EmptyRoot() }

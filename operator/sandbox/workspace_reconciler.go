@@ -24,6 +24,7 @@ import (
 	"github.com/admitkit/admitkit/operator/internal/controller"
 	"github.com/admitkit/admitkit/operator/internal/truncate"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/facts"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
@@ -138,7 +139,7 @@ type workspaceAttempt struct {
 func (a *workspaceAttempt) again() time.Duration {
 	switch {
 	case a.poll:
-		return pollAfter
+		return facts.PollAfter
 	case !a.next.IsZero():
 		return max(a.next.Sub(a.options.Clock.Now()), time.Second)
 	}
@@ -199,7 +200,7 @@ func (a *workspaceAttempt) tellWorkspace(ctx context.Context, before *v1alpha1.W
 // turn takes the Workspace back from a run that has ended, and gives it to the first that waits.
 func (a *workspaceAttempt) turn(ctx context.Context) error {
 	if h := a.status.ActiveRun; h != nil {
-		what, err := a.uses(ctx, a.ws.Namespace, h)
+		what, err := a.facts.Uses(ctx, a.ws.Namespace, h)
 		if err != nil || what != "" {
 			a.poll = what != ""
 			return err
@@ -209,7 +210,7 @@ func (a *workspaceAttempt) turn(ctx context.Context) error {
 	if a.status.Phase != v1alpha1.WorkspaceActive {
 		return nil
 	}
-	waiting, err := a.waiting(ctx, a.ws)
+	waiting, err := a.facts.Waiting(ctx, a.ws)
 	if err != nil || len(waiting) == 0 || waiting[0].Status.Phase == "" { // then its first attempt comes, and its turn with it
 		return err
 	}
@@ -223,7 +224,7 @@ func (a *workspaceAttempt) end(ctx context.Context) (err error) {
 	a.status.Phase = v1alpha1.WorkspaceTerminating
 	what := ""
 	if h := a.status.ActiveRun; h != nil {
-		if what, err = a.uses(ctx, a.ws.Namespace, h); err != nil {
+		if what, err = a.facts.Uses(ctx, a.ws.Namespace, h); err != nil {
 			return err
 		}
 	}

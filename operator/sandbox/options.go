@@ -9,13 +9,55 @@ import (
 	"strconv"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
-	"github.com/admitkit/admitkit/operator/sandbox/internal/credentials"
 )
+
+// CollectorOptions say where the recorders of sessions in Pods of runs send what they record; see operator/session. The zero
+// value is nowhere: the network policy of a run lets a recorder reach only what its template names.
+type CollectorOptions struct {
+	// Namespace is that of the collector's Pods. All Pods of runs can reach these at Port, and nothing else there.
+	Namespace string
+	// Port is that of the Pods. Default: DefaultCollectorPort.
+	Port int32
+}
+
+// DefaultCollectorPort is the default of CollectorOptions.Port.
+const DefaultCollectorPort = 8444
+
+// checkCollector says what is wrong with the options.
+func (o *Options) checkCollector(namespaces []string) error {
+	c := &o.Collector
+	switch {
+	case c.Namespace == "" && c.Port != 0:
+		return errors.New("Namespace: required with Port: name the namespace of the collector")
+	case c.Namespace == "":
+		return nil
+	case len(validation.IsDNS1123Label(c.Namespace)) > 0:
+		return fmt.Errorf("Namespace: %q is not the name of a namespace", c.Namespace)
+	case slices.Contains(namespaces, c.Namespace):
+		return fmt.Errorf("Namespace: %q is one in which runs run: they would reach each other", c.Namespace)
+	case c.Port < 1 || c.Port > 65535:
+		return fmt.Errorf("Port: %d is not from 1 to 65535", c.Port)
+	case !o.Broker.on():
+		return nil
+	}
+	// What redirects the connections of a run sees ports, and no addresses.
+	if broker, err := o.Broker.port(); err == nil && slices.Contains([]int32{80, 443, broker}, c.Port) {
+		return fmt.Errorf("Port: %d is for the proxies of runs alone, as 80, 443 and the broker's are: let the collector have another", c.Port)
+	}
+	return nil
+}
+
+// collector is what the policies of runs let through, nil for nothing.
+func (o *Options) collector() *v1alpha1.EgressCollector {
+	if o.Collector.Namespace == "" {
+		return nil
+	}
+	return &v1alpha1.EgressCollector{Namespace: o.Collector.Namespace, Port: o.Collector.Port}
+}
 
 // BrokerOptions say where the broker of credentials is, which package broker is. The zero value is none: a run to whose
 // template a BrokerPolicy applies, or that requires credentials, fails then.
@@ -86,35 +128,3 @@ func (o *BrokerOptions) port() (int32, error) {
 	}
 	return int32(port), nil
 }
-
-// toBroker are the rights to have runs with proxies and credentials.
-func (r *runs) toBroker() map[string][]rbacv1.PolicyRule {
-	b := &r.options.Broker
-	rights := r.each(rule(ourGroup, []string{"brokerpolicies"}, "get", "list", "watch"))
-	if !b.on() {
-		return rights
-	}
-	named := func(rule rbacv1.PolicyRule, names ...string) rbacv1.PolicyRule {
-		rule.ResourceNames = names
-		return rule
-	}
-	for namespace := range rights {
-		rights[namespace] = append(rights[namespace], rule(coreGroup, []string{"secrets"}, "get", "create", "update", "delete"))
-	}
-	rights[r.own] = append(rights[r.own],
-		named(rule(coreGroup, []string{"secrets"}, "get", "update"), credentials.RootName),
-		named(rule(coreGroup, []string{"serviceaccounts/token"}, "create"), b.ServiceAccount))
-	if b.UpstreamCA != "" {
-		rights[r.own] = append(rights[r.own], named(rule(coreGroup, []string{"configmaps"}, "get"), b.UpstreamCA))
-	}
-	// An uninstall has the broker revoke what is left, as the reconcilers can ask it to at any time.
-	rights[b.Namespace] = append(rights[b.Namespace], rule(ourGroup, []string{"credentialleases"}, "list", "delete"))
-	if b.CAFile == "" {
-		rights[b.Namespace] = append(rights[b.Namespace], named(rule(coreGroup, []string{"configmaps"}, "get"), protocol.CAName))
-	}
-	return rights
-}
-
-// RootSecret is the empty Secret into which the reconcilers write the root of the proxies: make it in the manager's own
-// namespace. They have no right to make Secrets there, by which they would get the token of every ServiceAccount in it.
-func RootSecret() *corev1.Secret { return credentials.EmptyRoot() }

@@ -1,4 +1,4 @@
-package sandbox
+package facts
 
 import (
 	"context"
@@ -17,69 +17,68 @@ import (
 	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
-// brokered is what BrokerPolicies make of a run: it has a proxy, and credentials.
-type brokered struct {
-	mode v1alpha1.InterceptionMode
-	// how says how connections come to the proxy, and what that does not hold.
-	how string
-	// inContainer are the credentials that the container gets, sorted.
-	inContainer []string
+// Brokered is what BrokerPolicies make of a run: it has a proxy, and credentials.
+type Brokered struct {
+	Mode v1alpha1.InterceptionMode
+	// How says how connections come to the proxy, and what that does not hold.
+	How string
+	// InContainer are the credentials that the container gets, sorted.
+	InContainer []string
 }
 
 // labelPodSecurity is the label of a namespace by which Pod Security refuses Pods.
 const labelPodSecurity = "pod-security.kubernetes.io/enforce"
 
 // readBrokered reads what applies to the template, and what that makes of the run.
-func (r *runs) readBrokered(ctx context.Context, f *facts) error {
-	run, template := f.run, f.run.Spec.TemplateRef.Name
-	apply, others, err := brokerpolicy.ForTemplate(ctx, r.cached, run.Namespace, template)
+func (r *Reader) readBrokered(ctx context.Context, f *Facts) error {
+	run, template := f.Run, f.Run.Spec.TemplateRef.Name
+	apply, others, err := brokerpolicy.ForTemplate(ctx, r.Cached, run.Namespace, template)
 	if err != nil {
 		return err
 	}
 	decided := run.Status.Egress != nil
-	if run.Status.Interception == "" && len(apply) == 0 && len(f.plan.Requires) == 0 {
+	if run.Status.Interception == "" && len(apply) == 0 && len(f.Plan.Requires) == 0 {
 		return nil
 	}
 	switch {
-	case !r.options.Broker.on():
-		f.unbrokered = &conditions.Obstacle{Condition: v1alpha1.ConditionBrokerReady, Reason: v1alpha1.BrokerNotConfigured, Message: brokerpolicy.NotConfigured, Fatal: true}
+	case r.Broker == nil:
+		f.Unbrokered = &conditions.Obstacle{Condition: v1alpha1.ConditionBrokerReady, Reason: v1alpha1.BrokerNotConfigured, Message: brokerpolicy.NotConfigured, Fatal: true}
 		return nil
 	case decided && run.Status.Interception == "":
-		f.unbrokered = unavailable(v1alpha1.InterceptionChanged, "BrokerPolicies or the template have changed since the egress of the run was decided: make another run")
+		f.Unbrokered = unavailable(v1alpha1.InterceptionChanged, "BrokerPolicies or the template have changed since the egress of the run was decided: make another run")
 		return nil
-	case time.Duration(f.plan.Timeout)*time.Second > workload.MaxProxied:
-		f.unbrokered = unavailable(v1alpha1.InterceptionTooLong, fmt.Sprintf("timeoutSeconds, or maxLifetimeSeconds, is %d, and a run with a proxy has at most %.0f, since its certificate authority lives for %s",
-			f.plan.Timeout, workload.MaxProxied.Seconds(), runca.RunLife))
+	case time.Duration(f.Plan.Timeout)*time.Second > workload.MaxProxied:
+		f.Unbrokered = unavailable(v1alpha1.InterceptionTooLong, fmt.Sprintf("timeoutSeconds, or maxLifetimeSeconds, is %d, and a run with a proxy has at most %.0f, since its certificate authority lives for %s",
+			f.Plan.Timeout, workload.MaxProxied.Seconds(), runca.RunLife))
 		return nil
 	}
 	if problem := brokerpolicy.ClosedBy(run.Spec.Mode, template, apply); problem != "" && run.Spec.Mode == v1alpha1.SandboxInteractive {
-		f.unbrokered = &conditions.Obstacle{Condition: v1alpha1.ConditionTemplateResolved, Reason: v1alpha1.SandboxRunTemplateForbids, Message: problem}
+		f.Unbrokered = &conditions.Obstacle{Condition: v1alpha1.ConditionTemplateResolved, Reason: v1alpha1.SandboxRunTemplateForbids, Message: problem}
 		return nil
 	}
-	if problem := brokerpolicy.Shortfall(run.Namespace, brokerpolicy.OfTemplate(template), f.plan.Requires, apply, others); problem != "" {
-		f.unbrokered = &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: v1alpha1.CredentialsNotGranted, Message: problem}
+	if problem := brokerpolicy.Shortfall(run.Namespace, brokerpolicy.OfTemplate(template), f.Plan.Requires, apply, others); problem != "" {
+		f.Unbrokered = &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: v1alpha1.CredentialsNotGranted, Message: problem}
 		return nil
 	}
-	b := &brokered{mode: run.Status.Interception, inContainer: delivered(f.plan.Requires, apply)}
+	b := &Brokered{Mode: run.Status.Interception, InContainer: delivered(f.Plan.Requires, apply)}
 	if !decided {
-		b.mode = modeOf(apply)
-		if f.unbrokered, err = r.permits(ctx, run.Namespace, b.mode); err != nil || f.unbrokered != nil {
+		b.Mode = modeOf(apply)
+		if f.Unbrokered, err = r.permits(ctx, run.Namespace, b.Mode); err != nil || f.Unbrokered != nil {
 			return err
 		}
 	}
-	b.how = howOf(b.mode, apply)
-	f.brokered = b
-	f.plan.Egress.DNS, f.plan.Egress.Internet = new(true), true // for the proxy
+	b.How = howOf(b.Mode, apply)
+	f.Brokered = b
+	f.Plan.Egress.DNS, f.Plan.Egress.Internet = new(true), true // for the proxy
 	return nil
 }
 
 // brokerOf is the broker that the Pods of a run may reach, nil if they have no proxy.
-func (f *facts) brokerOf(options *BrokerOptions) *v1alpha1.EgressBroker {
-	if f.brokered == nil {
+func (r *Reader) brokerOf(f *Facts) *v1alpha1.EgressBroker {
+	if f.Brokered == nil {
 		return nil
 	}
-	port, _ := options.port() // Parts has checked it
-	return &v1alpha1.EgressBroker{Namespace: options.Namespace, Port: port}
+	return r.Broker
 }
 
 func unavailable(reason, message string) *conditions.Obstacle {
@@ -112,12 +111,12 @@ func modeOf(apply []v1alpha1.BrokerPolicy) v1alpha1.InterceptionMode {
 
 // permits says what keeps the namespace from a mode, nil if nothing does: the redirect takes a container with
 // NET_ADMIN, which Pod Security refuses but for privileged.
-func (r *runs) permits(ctx context.Context, name string, mode v1alpha1.InterceptionMode) (*conditions.Obstacle, error) {
+func (r *Reader) permits(ctx context.Context, name string, mode v1alpha1.InterceptionMode) (*conditions.Obstacle, error) {
 	if mode == v1alpha1.InterceptionCooperative {
 		return nil, nil //nolint:nilnil // nothing does
 	}
 	namespace := &corev1.Namespace{}
-	if err := r.live.Get(ctx, client.ObjectKey{Name: name}, namespace); err != nil {
+	if err := r.Live.Get(ctx, client.ObjectKey{Name: name}, namespace); err != nil {
 		return nil, fmt.Errorf("reading namespace %s: %w", name, err)
 	}
 	level := namespace.Labels[labelPodSecurity]
