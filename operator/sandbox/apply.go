@@ -20,18 +20,19 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/truncate"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/decision"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/facts"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
 // apply does what was decided. A policy that was withdrawn comes back first.
-func (r *runs) apply(ctx context.Context, f *facts.Facts, d *decision) error {
-	if d.unrestored != nil {
-		return d.unrestored
+func (r *runs) apply(ctx context.Context, f *facts.Facts, d *decision.Decision) error {
+	if d.Unrestored != nil {
+		return d.Unrestored
 	}
-	if d.restore != nil {
-		if err := r.restore(ctx, f, d.restore); err != nil {
+	if d.Restore != nil {
+		if err := r.restore(ctx, f, d.Restore); err != nil {
 			return err
 		}
 	}
@@ -43,35 +44,35 @@ func (r *runs) apply(ctx context.Context, f *facts.Facts, d *decision) error {
 			return err
 		}
 	}
-	if d.end {
+	if d.End {
 		if err := r.end(ctx, f.Job); err != nil {
 			return err
 		}
 	}
-	if d.start {
+	if d.Start {
 		if err := r.start(ctx, f, d); err != nil {
 			return err
 		}
 	}
-	if err := r.discardSecrets(ctx, f.Run, &d.status); err != nil {
+	if err := r.discardSecrets(ctx, f.Run, &d.Status); err != nil {
 		return err
 	}
 	if !f.Run.Status.Phase.Terminal() || f.Run.Status.Output == "" {
-		d.status.Output = truncate.Text(r.lender.Given.Redact(f.Run.UID, f.Run.Status.Credentials, d.status.Output), maxOutput)
+		d.Status.Output = truncate.Text(r.lender.Given.Redact(f.Run.UID, f.Run.Status.Credentials, d.Status.Output), decision.MaxOutput)
 	} else { // what was given may not be known any more
-		d.status.Output = f.Run.Status.Output
+		d.Status.Output = f.Run.Status.Output
 	}
-	if err := r.write(ctx, f.Run, &d.status); err != nil {
+	if err := r.write(ctx, f.Run, &d.Status); err != nil {
 		return err
 	}
 	switch {
-	case d.release:
+	case d.Release:
 		r.lender.Given.Forget(f.Run.UID)
 		r.revoke(ctx, f.Run)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout) // that may have taken its time
 		defer cancel()
 		return r.release(ctx, f.Run)
-	case d.discard:
+	case d.Discard:
 		uid := f.Run.UID
 		return client.IgnoreNotFound(r.writer.Delete(ctx, f.Run, client.Preconditions{UID: &uid}))
 	}
@@ -90,12 +91,12 @@ func (r *runs) end(ctx context.Context, job *batchv1.Job) error {
 
 // start makes the Job of a run, and before it what must be there: the finalizer, the decision about
 // its egress, the policy, and the prompt.
-func (r *runs) start(ctx context.Context, f *facts.Facts, d *decision) error {
+func (r *runs) start(ctx context.Context, f *facts.Facts, d *decision.Decision) error {
 	if err := r.keep(ctx, f.Run); err != nil {
 		return err
 	}
 	if f.Run.Status.Egress == nil {
-		if err := r.write(ctx, f.Run, &d.status); err != nil {
+		if err := r.write(ctx, f.Run, &d.Status); err != nil {
 			return err
 		}
 	}
@@ -117,19 +118,19 @@ func (r *runs) start(ctx context.Context, f *facts.Facts, d *decision) error {
 	now, taken, blocked := r.options.Clock.Now(), &owned.TakenError{}, (*conditions.Obstacle)(nil)
 	switch {
 	case errors.As(err, &blocked):
-		d.wait(f.Run, blocked, now)
+		d.Wait(f.Run, blocked, now)
 		return nil
 	case errors.As(err, &taken):
-		d.wait(f.Run, &conditions.Obstacle{Condition: v1alpha1.ConditionJobCreated, Reason: v1alpha1.SandboxNameTaken, Message: taken.Error(), Poll: true}, now)
+		d.Wait(f.Run, &conditions.Obstacle{Condition: v1alpha1.ConditionJobCreated, Reason: v1alpha1.SandboxNameTaken, Message: taken.Error(), Poll: true}, now)
 		return nil
 	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err): // a quota, Pod Security, or a webhook
-		d.wait(f.Run, &conditions.Obstacle{Condition: v1alpha1.ConditionJobCreated, Reason: v1alpha1.SandboxRefused, Message: err.Error(), Poll: true}, now)
+		d.Wait(f.Run, &conditions.Obstacle{Condition: v1alpha1.ConditionJobCreated, Reason: v1alpha1.SandboxRefused, Message: err.Error(), Poll: true}, now)
 		return nil
 	case err != nil:
 		return fmt.Errorf("starting SandboxRun %s/%s: %w", f.Run.Namespace, f.Run.Name, err)
 	}
 	f.Job, f.Unproven = job, false
-	d.seeJob(f, now)
+	d.SeeJob(f, now)
 	return nil
 }
 

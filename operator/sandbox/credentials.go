@@ -16,6 +16,7 @@ import (
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/credentials"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/decision"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/facts"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
@@ -26,18 +27,18 @@ const tendAfter = time.Minute
 
 // equip makes what the proxy of a run needs, and gives the run its credentials. Their leases are in the status before
 // anything uses them.
-func (r *runs) equip(ctx context.Context, f *facts.Facts, d *decision) error {
+func (r *runs) equip(ctx context.Context, f *facts.Facts, d *decision.Decision) error {
 	if err := r.lender.EquipProxy(ctx, f.Run); err != nil {
 		return err
 	}
 	now := r.options.Clock.Now()
 	if names := f.Brokered.InContainer; len(names) > 0 {
-		if err := r.lender.Lend(ctx, r.loanOf(f, &d.status, names)); err != nil {
+		if err := r.lender.Lend(ctx, r.loanOf(f, &d.Status, names)); err != nil {
 			return err
 		}
 	}
-	d.set(f.Run, v1alpha1.ConditionBrokerReady, true, v1alpha1.BrokerAnswers, "", now)
-	d.set(f.Run, v1alpha1.ConditionCredentialsReady, true, v1alpha1.CredentialsIssued, fmt.Sprintf("%d are in the container; the proxy sets the others", len(f.Brokered.InContainer)), now)
+	d.Set(f.Run, v1alpha1.ConditionBrokerReady, true, v1alpha1.BrokerAnswers, "", now)
+	d.Set(f.Run, v1alpha1.ConditionCredentialsReady, true, v1alpha1.CredentialsIssued, fmt.Sprintf("%d are in the container; the proxy sets the others", len(f.Brokered.InContainer)), now)
 	return nil
 }
 
@@ -80,18 +81,18 @@ func leaseholder(run *v1alpha1.SandboxRun) *protocol.Run {
 }
 
 // tend keeps the credentials of a run that has its Job as they were, and renews them for attempts that follow.
-func (r *runs) tend(ctx context.Context, f *facts.Facts, d *decision) error {
+func (r *runs) tend(ctx context.Context, f *facts.Facts, d *decision.Decision) error {
 	var names []string
 	for _, c := range f.Run.Status.Credentials {
 		names = append(names, c.Name)
 	}
-	if f.Unproven || len(names) == 0 || f.Run.Status.Phase.Terminal() || d.status.Phase.Terminal() {
+	if f.Unproven || len(names) == 0 || f.Run.Status.Phase.Terminal() || d.Status.Phase.Terminal() {
 		return nil
 	}
-	if again := r.options.Clock.Now().Add(tendAfter); d.next.IsZero() || again.Before(d.next) {
-		d.next = again
+	if again := r.options.Clock.Now().Add(tendAfter); d.Next.IsZero() || again.Before(d.Next) {
+		d.Next = again
 	}
-	err := r.lender.Keep(ctx, r.loanOf(f, &d.status, names), len(f.Pods) > int(f.Run.Spec.Retries)) // else an attempt follows
+	err := r.lender.Keep(ctx, r.loanOf(f, &d.Status, names), len(f.Pods) > int(f.Run.Spec.Retries)) // else an attempt follows
 	taken, blocked := (*owned.TakenError)(nil), (*conditions.Obstacle)(nil)
 	switch {
 	case err == nil || apierrors.IsConflict(err):
@@ -105,7 +106,7 @@ func (r *runs) tend(ctx context.Context, f *facts.Facts, d *decision) error {
 	// The work goes on with what it has, and the run can end.
 	r.log.Warn("the credentials of a run are not kept", zap.String("run", f.Run.Namespace+"/"+f.Run.Name), zap.Error(err))
 	blocked.Fatal = false
-	d.wait(f.Run, blocked, r.options.Clock.Now())
+	d.Wait(f.Run, blocked, r.options.Clock.Now())
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -32,18 +33,22 @@ import (
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/credentials"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/decision"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/facts"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
+
+var now = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 
 func TestTheProxyConnectsNobodyToTheClusterOrItsAPIServer(t *testing.T) {
 	of := New(Options{
 		Egress: egress.Options{PodCIDRs: []string{"10.244.0.0/16"}, ServiceCIDRs: []string{"10.96.0.0/12"}},
 		Broker: BrokerOptions{Namespace: "broker", Image: pinnedImage},
 	})
-	f := factsOf(t, func(f *facts.Facts) {
-		f.Brokered = &facts.Brokered{Mode: v1alpha1.InterceptionTransparent, InContainer: []string{"MODEL"}}
-	})
+	f := &facts.Facts{
+		Brokered:  &facts.Brokered{Mode: v1alpha1.InterceptionTransparent, InContainer: []string{"MODEL"}},
+		APIServer: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:6443"), netip.MustParseAddrPort("[2001:db8::1]:6443")},
+	}
 	want := &workload.Proxy{
 		Mode: v1alpha1.InterceptionTransparent, InContainer: []string{"MODEL"}, Image: pinnedImage, BrokerURL: "https://sandbox-broker.broker.svc:8443", BrokerPort: 8443,
 		Denied: []string{"10.244.0.0/16", "10.96.0.0/12", "10.0.0.1/32", "2001:db8::1/128"},
@@ -68,8 +73,8 @@ func TestABrokerThatSaysNoIsAskedLaterAndLater(t *testing.T) {
 			t.Errorf("%s: %+v", sentence, of)
 			continue
 		}
-		d := decision{}
-		if d.wait(&v1alpha1.SandboxRun{}, of, now); d.refused != test.refused || !d.poll {
+		d := decision.Decision{}
+		if d.Wait(&v1alpha1.SandboxRun{}, of, now); d.Refused != test.refused || !d.Poll {
 			t.Errorf("%s: %+v", sentence, d)
 		}
 	}

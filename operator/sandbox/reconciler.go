@@ -26,6 +26,7 @@ import (
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/internal/controller"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/credentials"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/decision"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/facts"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
@@ -81,14 +82,14 @@ func (r *runs) Reconcile(ctx context.Context, item reconcile.Request) (reconcile
 		return r.retry(item.NamespacedName, zap.Stringer("run", item.NamespacedName), err), nil
 	}
 	r.failures.Forget(item.NamespacedName)
-	if !d.refused {
+	if !d.Refused {
 		r.refusals.Forget(item.NamespacedName)
 	}
 	switch {
-	case d.poll:
-		return reconcile.Result{RequeueAfter: r.pollsAfter(item.NamespacedName, d.refused)}, nil
-	case !d.next.IsZero() && !d.discard:
-		return reconcile.Result{RequeueAfter: max(d.next.Sub(r.options.Clock.Now()), time.Nanosecond)}, nil
+	case d.Poll:
+		return reconcile.Result{RequeueAfter: r.pollsAfter(item.NamespacedName, d.Refused)}, nil
+	case !d.Next.IsZero() && !d.Discard:
+		return reconcile.Result{RequeueAfter: max(d.Next.Sub(r.options.Clock.Now()), time.Nanosecond)}, nil
 	}
 	return reconcile.Result{}, nil
 }
@@ -111,21 +112,21 @@ func (r *runs) retry(key types.NamespacedName, what zap.Field, err error) reconc
 }
 
 // attempt reads, decides and applies.
-func (r *runs) attempt(ctx context.Context, key types.NamespacedName) (decision, error) {
+func (r *runs) attempt(ctx context.Context, key types.NamespacedName) (decision.Decision, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	run := &v1alpha1.SandboxRun{}
 	if err := r.cached.Get(ctx, key, run); err != nil {
-		return decision{}, client.IgnoreNotFound(err)
+		return decision.Decision{}, client.IgnoreNotFound(err)
 	}
 	if !run.DeletionTimestamp.IsZero() && !owned.HasFinalizer(run) {
-		return decision{}, nil // only somebody else's finalizer keeps it
+		return decision.Decision{}, nil // only somebody else's finalizer keeps it
 	}
 	f, err := r.facts.Read(ctx, run)
 	if err != nil {
-		return decision{}, err
+		return decision.Decision{}, err
 	}
-	d := decide(f, r.options.Clock.Now())
+	d := decision.Of(f, r.options.Clock.Now())
 	return d, r.apply(ctx, f, &d)
 }
 

@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	maxOutput = 4096
-	maxNote   = 1024
+	maxNote = 1024
 	// recordTimeout bounds how long a run waits for its record.
 	recordTimeout = 5 * time.Second
 )

@@ -17,6 +17,7 @@ import (
 	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/controller"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/decision"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
@@ -148,13 +149,13 @@ func (r *runs) writeUninstalled(ctx context.Context, run *v1alpha1.SandboxRun) e
 	if run.Status.Phase.Terminal() || run.Status.JobUID == "" && len(run.Status.Credentials) == 0 {
 		return nil
 	}
-	d := decision{status: *run.Status.DeepCopy()}
-	d.finish(v1alpha1.SandboxCancelled, v1alpha1.SandboxUninstalled, "admitkit was uninstalled before the end of the run was known", r.options.Clock.Now())
-	if err := r.discardSecrets(ctx, run, &d.status); err != nil {
+	d := decision.Decision{Status: *run.Status.DeepCopy()}
+	d.Finish(v1alpha1.SandboxCancelled, v1alpha1.SandboxUninstalled, "admitkit was uninstalled before the end of the run was known", r.options.Clock.Now())
+	if err := r.discardSecrets(ctx, run, &d.Status); err != nil {
 		return err
 	}
 	before := run.DeepCopy()
-	run.Status = d.status
+	run.Status = d.Status
 	return client.IgnoreNotFound(r.writer.Status().Patch(ctx, run, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
 }
 

@@ -1,4 +1,4 @@
-package sandbox
+package decision
 
 import (
 	"fmt"
@@ -15,9 +15,9 @@ import (
 
 // seeRecorder says whether the policy of a Pod with the recorder lets that reach a collector. Else its sessions would end
 // after a while, and nobody would know why.
-func (d *decision) seeRecorder(f *facts.Facts, pod *corev1.Pod, now time.Time) {
+func (d *Decision) seeRecorder(f *facts.Facts, pod *corev1.Pod, now time.Time) {
 	e := f.Run.Status.Egress
-	if e == nil || e.Policy == "" || d.status.Phase.Terminal() || !facts.HasRecorder(pod) {
+	if e == nil || e.Policy == "" || d.Status.Phase.Terminal() || !facts.HasRecorder(pod) {
 		return
 	}
 	const unnamed = "sessions in the Pod are recorded, and the controller does not know where the collector is: "
@@ -33,5 +33,5 @@ func (d *decision) seeRecorder(f *facts.Facts, pod *corev1.Pod, now time.Time) {
 		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.CollectorRefused
 		c.Message = unnamed + e.Policy + " " + owned.Name(f.Run).Name + " keeps the recorder from it, and each session ends. Let the operator set --sandbox-collector-namespace, which counts for runs that begin afterwards"
 	}
-	meta.SetStatusCondition(&d.status.Conditions, c)
+	meta.SetStatusCondition(&d.Status.Conditions, c)
 }

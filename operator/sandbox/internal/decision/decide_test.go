@@ -1,4 +1,4 @@
-package sandbox
+package decision
 
 import (
 	"net/netip"
@@ -55,9 +55,9 @@ func overdue(f *facts.Facts) {
 	f.Run.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionStarted, Status: metav1.ConditionFalse, Reason: v1alpha1.SandboxStarting, LastTransitionTime: metav1.Time{Time: now.Add(-time.Minute)}}}
 }
 
-func timedOut(d *decision, why string) bool {
-	c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionCompleted)
-	return d.status.Phase == v1alpha1.SandboxFailed && !d.start && c.Reason == v1alpha1.SandboxStartTimeout && strings.Contains(c.Message, why)
+func timedOut(d *Decision, why string) bool {
+	c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionCompleted)
+	return d.Status.Phase == v1alpha1.SandboxFailed && !d.Start && c.Reason == v1alpha1.SandboxStartTimeout && strings.Contains(c.Message, why)
 }
 
 // pulling is a Pod whose image does not come.
@@ -69,94 +69,94 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 	deleted := func(f *facts.Facts) { f.Run.DeletionTimestamp = &metav1.Time{Time: now} }
 	for sentence, test := range map[string]struct {
 		change func(*facts.Facts)
-		is     func(*decision) bool
+		is     func(*Decision) bool
 	}{
-		"a run whose policy is in force needs nothing": {func(*facts.Facts) {}, func(d *decision) bool { return d.restore == nil && !d.end && !d.start && !d.release }},
-		"a policy that is gone was withdrawn":          {func(f *facts.Facts) { f.Policy = nil }, func(d *decision) bool { return d.restore.Was == egress.Deleted }},
+		"a run whose policy is in force needs nothing": {func(*facts.Facts) {}, func(d *Decision) bool { return d.Restore == nil && !d.End && !d.Start && !d.Release }},
+		"a policy that is gone was withdrawn":          {func(f *facts.Facts) { f.Policy = nil }, func(d *Decision) bool { return d.Restore.Was == egress.Deleted }},
 		"a policy that is not made yet was not": {
 			func(f *facts.Facts) {
 				f.Policy, f.Job, f.Run.Status.JobUID = nil, nil, ""
 				f.Held, f.Plan = f.Run.Status.Egress, &workload.Plan{}
 			},
-			func(d *decision) bool { return d.restore == nil && d.start },
+			func(d *Decision) bool { return d.Restore == nil && d.Start },
 		},
 		"a policy follows the API server": {
-			func(f *facts.Facts) { f.APIServer = f.APIServer[:1] }, func(d *decision) bool { return d.restore.Was == egress.Behind },
+			func(f *facts.Facts) { f.APIServer = f.APIServer[:1] }, func(d *Decision) bool { return d.Restore.Was == egress.Behind },
 		},
-		"a policy stays while the API server has no address": {func(f *facts.Facts) { f.APIServer = nil }, func(d *decision) bool { return d.restore == nil }},
+		"a policy stays while the API server has no address": {func(f *facts.Facts) { f.APIServer = nil }, func(d *Decision) bool { return d.Restore == nil }},
 		"a policy of a run that has ended is restored as long as there is its Job": {
-			func(f *facts.Facts) { terminal(f); f.Policy = nil }, func(d *decision) bool { return d.restore.Was == egress.Deleted },
+			func(f *facts.Facts) { terminal(f); f.Policy = nil }, func(d *Decision) bool { return d.Restore.Was == egress.Deleted },
 		},
 		"a policy of a run that has ended is not restored once its Job is gone": {
-			func(f *facts.Facts) { terminal(f); f.Policy, f.Job = nil, nil }, func(d *decision) bool { return d.restore == nil && !d.end && !d.start },
+			func(f *facts.Facts) { terminal(f); f.Policy, f.Job = nil, nil }, func(d *Decision) bool { return d.Restore == nil && !d.End && !d.Start },
 		},
 		"the operator's options do not change what was decided": {
 			func(f *facts.Facts) { f.Options = &egress.Options{Mode: egress.ModeOff} },
-			func(d *decision) bool { return d.status.Egress.Policy == "NetworkPolicy" },
+			func(d *Decision) bool { return d.Status.Egress.Policy == "NetworkPolicy" },
 		},
-		"a Job that is complete is a success": {ended(batchv1.JobComplete), func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxSucceeded && !d.end }},
-		"a Job that failed is a failure": {ended(batchv1.JobFailed), func(d *decision) bool {
-			c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionCompleted)
-			return d.status.Phase == v1alpha1.SandboxFailed && c.Reason == "BackoffLimitExceeded"
+		"a Job that is complete is a success": {ended(batchv1.JobComplete), func(d *Decision) bool { return d.Status.Phase == v1alpha1.SandboxSucceeded && !d.End }},
+		"a Job that failed is a failure": {ended(batchv1.JobFailed), func(d *Decision) bool {
+			c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionCompleted)
+			return d.Status.Phase == v1alpha1.SandboxFailed && c.Reason == "BackoffLimitExceeded"
 		}},
-		"a Job that is on its way to fail has not": {ended(batchv1.JobFailureTarget), func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxRunning }},
-		"a Job that is gone is a failure":          {func(f *facts.Facts) { f.Job, f.Lost = nil, true }, func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxFailed }},
+		"a Job that is on its way to fail has not": {ended(batchv1.JobFailureTarget), func(d *Decision) bool { return d.Status.Phase == v1alpha1.SandboxRunning }},
+		"a Job that is gone is a failure":          {func(f *facts.Facts) { f.Job, f.Lost = nil, true }, func(d *Decision) bool { return d.Status.Phase == v1alpha1.SandboxFailed }},
 		"a Job that is gone is none as long as somebody keeps a Pod of it": {
 			func(f *facts.Facts) { f.Job, f.Lost, f.Left = nil, true, "Pod kept" },
-			func(d *decision) bool {
-				c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionJobCreated)
-				return d.status.Phase == v1alpha1.SandboxRunning && d.poll && c.Reason == v1alpha1.SandboxPodLeft && strings.Contains(c.Message, "Pod kept")
+			func(d *Decision) bool {
+				c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionJobCreated)
+				return d.Status.Phase == v1alpha1.SandboxRunning && d.Poll && c.Reason == v1alpha1.SandboxPodLeft && strings.Contains(c.Message, "Pod kept")
 			},
 		},
 		"a Pod that somebody keeps is held by its policy": {
-			func(f *facts.Facts) { terminal(f); f.Job, f.Policy, f.Orphans = nil, nil, []*corev1.Pod{{}} }, func(d *decision) bool { return d.restore.Was == egress.Deleted },
+			func(f *facts.Facts) { terminal(f); f.Job, f.Policy, f.Orphans = nil, nil, []*corev1.Pod{{}} }, func(d *Decision) bool { return d.Restore.Was == egress.Deleted },
 		},
 		"a run that is deleted waits for a Pod that somebody keeps": {
-			func(f *facts.Facts) { deleted(f); f.Job, f.Orphans = nil, []*corev1.Pod{{}} }, func(d *decision) bool { return !d.release },
+			func(f *facts.Facts) { deleted(f); f.Job, f.Orphans = nil, []*corev1.Pod{{}} }, func(d *Decision) bool { return !d.Release },
 		},
 		"a run does not begin beside a Pod that somebody keeps": {
 			func(f *facts.Facts) {
 				f.Job, f.Run.Status.JobUID, f.Orphans = nil, "", []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}}
 				f.Held, f.Plan = f.Run.Status.Egress, &workload.Plan{}
 			},
-			func(d *decision) bool { return !d.start && d.poll && strings.Contains(d.hindrance(), "Pod kept") },
+			func(d *Decision) bool { return !d.Start && d.Poll && strings.Contains(d.hindrance(), "Pod kept") },
 		},
 		"what has ended cannot be cancelled any more": {
-			func(f *facts.Facts) { ended(batchv1.JobComplete)(f); f.Run.Spec.Cancelled = true }, func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxSucceeded },
+			func(f *facts.Facts) { ended(batchv1.JobComplete)(f); f.Run.Spec.Cancelled = true }, func(d *Decision) bool { return d.Status.Phase == v1alpha1.SandboxSucceeded },
 		},
-		"what is cancelled loses its Job": {func(f *facts.Facts) { f.Run.Spec.Cancelled = true }, func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxCancelled && d.end }},
+		"what is cancelled loses its Job": {func(f *facts.Facts) { f.Run.Spec.Cancelled = true }, func(d *Decision) bool { return d.Status.Phase == v1alpha1.SandboxCancelled && d.End }},
 		"a Job that is being deleted is not deleted again": {
-			func(f *facts.Facts) { f.Run.Spec.Cancelled = true; f.Job.DeletionTimestamp = &metav1.Time{Time: now} }, func(d *decision) bool { return !d.end },
+			func(f *facts.Facts) { f.Run.Spec.Cancelled = true; f.Job.DeletionTimestamp = &metav1.Time{Time: now} }, func(d *Decision) bool { return !d.End },
 		},
-		"a run that is deleted waits for its Job": {deleted, func(d *decision) bool { return d.end && !d.release }},
+		"a run that is deleted waits for its Job": {deleted, func(d *Decision) bool { return d.End && !d.Release }},
 		"a run that is deleted waits for its Pods": {
-			func(f *facts.Facts) { deleted(f); f.Job = nil; f.Pods = []*corev1.Pod{{}} }, func(d *decision) bool { return !d.release },
+			func(f *facts.Facts) { deleted(f); f.Job = nil; f.Pods = []*corev1.Pod{{}} }, func(d *Decision) bool { return !d.Release },
 		},
-		"a run that is deleted goes after its Pods": {func(f *facts.Facts) { deleted(f); f.Job = nil }, func(d *decision) bool { return d.release }},
+		"a run that is deleted goes after its Pods": {func(f *facts.Facts) { deleted(f); f.Job = nil }, func(d *Decision) bool { return d.Release }},
 		"a run is kept until its time to live is over": {
-			func(f *facts.Facts) { terminal(f); f.Run.Spec.TTLSecondsAfterFinished = new(int32(61)) }, func(d *decision) bool { return !d.discard && d.next.Equal(now.Add(time.Second)) },
+			func(f *facts.Facts) { terminal(f); f.Run.Spec.TTLSecondsAfterFinished = new(int32(61)) }, func(d *Decision) bool { return !d.Discard && d.Next.Equal(now.Add(time.Second)) },
 		},
 		"a run goes when its time to live is over": {
-			func(f *facts.Facts) { terminal(f); f.Run.Spec.TTLSecondsAfterFinished = new(int32(60)) }, func(d *decision) bool { return d.discard },
+			func(f *facts.Facts) { terminal(f); f.Run.Spec.TTLSecondsAfterFinished = new(int32(60)) }, func(d *Decision) bool { return d.Discard },
 		},
 		"a run that has made its Job and does not begin is looked at again at the end of its time": {
-			func(*facts.Facts) {}, func(d *decision) bool {
-				return d.next.Equal(now.Add(time.Minute)) && d.status.Phase == v1alpha1.SandboxRunning
+			func(*facts.Facts) {}, func(d *Decision) bool {
+				return d.Next.Equal(now.Add(time.Minute)) && d.Status.Phase == v1alpha1.SandboxRunning
 			},
 		},
 		"a run whose Pod does not begin in time fails, says why, and loses its Job": {
 			func(f *facts.Facts) { overdue(f); f.Pods = []*corev1.Pod{pulling} },
-			func(d *decision) bool { return timedOut(d, "ErrImagePull: no such image") && d.end },
+			func(d *Decision) bool { return timedOut(d, "ErrImagePull: no such image") && d.End },
 		},
 		"a run whose Pod is refused says why": {
 			func(f *facts.Facts) { f.Refusal = "exceeded quota" },
-			func(d *decision) bool {
-				c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionPodReady)
-				return c != nil && c.Reason == v1alpha1.SandboxRefused && strings.Contains(c.Message, "exceeded quota") && d.poll
+			func(d *Decision) bool {
+				c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionPodReady)
+				return c != nil && c.Reason == v1alpha1.SandboxRefused && strings.Contains(c.Message, "exceeded quota") && d.Poll
 			},
 		},
 		"a run whose Pod is refused fails in time, and says why": {
-			func(f *facts.Facts) { overdue(f); f.Refusal = "exceeded quota" }, func(d *decision) bool { return timedOut(d, "exceeded quota") },
+			func(f *facts.Facts) { overdue(f); f.Refusal = "exceeded quota" }, func(d *Decision) bool { return timedOut(d, "exceeded quota") },
 		},
 		"a run that has its Workspace and cannot make its Job fails in time": {
 			func(f *facts.Facts) {
@@ -164,7 +164,7 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 				f.Job, f.Run.Status.JobUID, f.Claimed = nil, "", true
 				f.Unresolved = &conditions.Obstacle{Condition: v1alpha1.ConditionTemplateResolved, Reason: v1alpha1.SandboxRunTemplateMissing, Message: "there is no template"}
 			},
-			func(d *decision) bool { return timedOut(d, "there is no template") },
+			func(d *Decision) bool { return timedOut(d, "there is no template") },
 		},
 		"a run that waits for others waits without an end": {
 			func(f *facts.Facts) {
@@ -172,16 +172,16 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 				f.Job, f.Run.Status.JobUID = nil, ""
 				f.Unresolved = &conditions.Obstacle{Condition: v1alpha1.ConditionTemplateResolved, Reason: v1alpha1.SandboxRunTemplateMissing, Message: "there is no template"}
 			},
-			func(d *decision) bool { return !d.status.Phase.Terminal() && d.next.IsZero() },
+			func(d *Decision) bool { return !d.Status.Phase.Terminal() && d.Next.IsZero() },
 		},
 		"a run whose credentials nobody can issue fails at once, and says why": {
 			func(f *facts.Facts) {
 				f.Job, f.Run.Status, f.Plan = nil, v1alpha1.SandboxRunStatus{}, &workload.Plan{}
 				f.Unbrokered = &conditions.Obstacle{Condition: v1alpha1.ConditionBrokerReady, Reason: v1alpha1.BrokerNotConfigured, Message: "no broker", Fatal: true}
 			},
-			func(d *decision) bool {
-				c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionCompleted)
-				return d.status.Phase == v1alpha1.SandboxFailed && c.Reason == v1alpha1.BrokerNotConfigured
+			func(d *Decision) bool {
+				c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionCompleted)
+				return d.Status.Phase == v1alpha1.SandboxFailed && c.Reason == v1alpha1.BrokerNotConfigured
 			},
 		},
 		"a run that has begun has all the time of its Job": {
@@ -189,7 +189,7 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 				overdue(f)
 				f.Pods = []*corev1.Pod{{Status: corev1.PodStatus{Phase: corev1.PodRunning}}}
 			},
-			func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxRunning && d.next.IsZero() },
+			func(d *Decision) bool { return d.Status.Phase == v1alpha1.SandboxRunning && d.Next.IsZero() },
 		},
 		"a Job that the status does not name is not the run's yet": {
 			func(f *facts.Facts) {
@@ -197,22 +197,22 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 				f.Held, f.Plan = f.Run.Status.Egress, &workload.Plan{}
 				ended(batchv1.JobComplete)(f)
 			},
-			func(d *decision) bool { return d.start && d.status.JobUID == "" && !d.status.Phase.Terminal() },
+			func(d *Decision) bool { return d.Start && d.Status.JobUID == "" && !d.Status.Phase.Terminal() },
 		},
 		"a run that is cancelled loses such a Job, too": {
 			func(f *facts.Facts) { f.Unproven, f.Run.Status.JobUID, f.Run.Spec.Cancelled = true, "", true },
-			func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxCancelled && d.end },
+			func(d *Decision) bool { return d.Status.Phase == v1alpha1.SandboxCancelled && d.End },
 		},
 		"a run waits where nothing would hold it": {
 			func(f *facts.Facts) {
 				f.Job, f.Run.Status = nil, v1alpha1.SandboxRunStatus{}
 				f.Plan, f.Unheld = &workload.Plan{}, &conditions.Obstacle{Condition: v1alpha1.ConditionEgressHeld, Reason: v1alpha1.ReasonEgressNotEnforced, Message: "nothing", Poll: true}
 			},
-			func(d *decision) bool { return !d.start && d.poll && d.status.Phase == v1alpha1.SandboxPending },
+			func(d *Decision) bool { return !d.Start && d.Poll && d.Status.Phase == v1alpha1.SandboxPending },
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			if d := decide(factsOf(t, test.change), now); !test.is(&d) {
+			if d := Of(factsOf(t, test.change), now); !test.is(&d) {
 				t.Errorf("%+v", d)
 			}
 		})
@@ -222,7 +222,7 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 // A template that changes changes nothing of a run that has begun.
 func TestThePolicyIsThatOfTheDecision(t *testing.T) {
 	f := factsOf(t, func(f *facts.Facts) { f.Plan = &workload.Plan{Egress: v1alpha1.Egress{Internet: true}}; f.Policy = nil })
-	want := decide(f, now).restore.Want
+	want := Of(f, now).Restore.Want
 	rules := want.Object["spec"].(map[string]any)["egress"].([]any)
 	if len(rules) != 3 { // names, and both addresses of the API server
 		t.Errorf("%v", rules)

@@ -1,4 +1,4 @@
-package sandbox
+package decision
 
 import (
 	"errors"
@@ -77,51 +77,51 @@ func live(t *testing.T, change func(*facts.Facts)) func(*facts.Facts) {
 }
 
 func TestWhatFollowsForAnInteractiveRun(t *testing.T) {
-	reason := func(d *decision) string {
-		return meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionCompleted).Reason
+	reason := func(d *Decision) string {
+		return meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionCompleted).Reason
 	}
 	for sentence, test := range map[string]struct {
 		change func(*facts.Facts)
 		at     time.Time
-		is     func(*decision) bool
+		is     func(*Decision) bool
 	}{
-		"one that is young is looked at again": {func(*facts.Facts) {}, now, func(d *decision) bool {
-			return d.next.Equal(now.Add(lookEvery)) && d.status.Interactive.EndsTime.Equal(&metav1.Time{Time: now.Add(15 * time.Minute)}) && d.status.Phase == v1alpha1.SandboxRunning
+		"one that is young is looked at again": {func(*facts.Facts) {}, now, func(d *Decision) bool {
+			return d.Next.Equal(now.Add(lookEvery)) && d.Status.Interactive.EndsTime.Equal(&metav1.Time{Time: now.Add(15 * time.Minute)}) && d.Status.Phase == v1alpha1.SandboxRunning
 		}},
-		"one that is about to end is looked at then": {func(*facts.Facts) {}, now.Add(15*time.Minute - time.Second), func(d *decision) bool { return d.next.Equal(now.Add(15 * time.Minute)) }},
-		"one that is idle is cancelled, and its Job ends": {func(*facts.Facts) {}, now.Add(15 * time.Minute), func(d *decision) bool {
-			return d.status.Phase == v1alpha1.SandboxCancelled && d.end && reason(d) == v1alpha1.InteractiveTerminatedIdle
+		"one that is about to end is looked at then": {func(*facts.Facts) {}, now.Add(15*time.Minute - time.Second), func(d *Decision) bool { return d.Next.Equal(now.Add(15 * time.Minute)) }},
+		"one that is idle is cancelled, and its Job ends": {func(*facts.Facts) {}, now.Add(15 * time.Minute), func(d *Decision) bool {
+			return d.Status.Phase == v1alpha1.SandboxCancelled && d.End && reason(d) == v1alpha1.InteractiveTerminatedIdle
 		}},
 		"what was seen before a restart counts": {
 			func(f *facts.Facts) {
 				at := metav1.NewTime(now.Add(10 * time.Minute))
 				f.Run.Status.Interactive.LastActivityTime = &at
 				f.Activity.Last, f.Activity.Unrecorded = at.Time, at.Time
-			}, now.Add(39 * time.Minute), func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxRunning },
+			}, now.Add(39 * time.Minute), func(d *Decision) bool { return d.Status.Phase == v1alpha1.SandboxRunning },
 		},
-		"an outage of the manager does not lengthen a life": {func(*facts.Facts) {}, now.Add(100 * time.Hour), func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxCancelled }},
+		"an outage of the manager does not lengthen a life": {func(*facts.Facts) {}, now.Add(100 * time.Hour), func(d *Decision) bool { return d.Status.Phase == v1alpha1.SandboxCancelled }},
 		"a Job that has lived too long is no failure": {
 			func(f *facts.Facts) {
 				f.Job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, Reason: batchv1.JobReasonDeadlineExceeded}}
-			}, now, func(d *decision) bool {
-				return d.status.Phase == v1alpha1.SandboxCancelled && reason(d) == v1alpha1.InteractiveTerminatedMaxLifetime
+			}, now, func(d *Decision) bool {
+				return d.Status.Phase == v1alpha1.SandboxCancelled && reason(d) == v1alpha1.InteractiveTerminatedMaxLifetime
 			},
 		},
 		"one whose use is not known goes on, and says so": {
-			func(f *facts.Facts) { f.Activity, f.Unwatched = nil, errors.New("forbidden") }, now.Add(time.Hour), func(d *decision) bool {
-				c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionActivityKnown)
-				return d.status.Phase == v1alpha1.SandboxRunning && c.Status == metav1.ConditionFalse && strings.Contains(c.Message, "forbidden")
+			func(f *facts.Facts) { f.Activity, f.Unwatched = nil, errors.New("forbidden") }, now.Add(time.Hour), func(d *Decision) bool {
+				c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionActivityKnown)
+				return d.Status.Phase == v1alpha1.SandboxRunning && c.Status == metav1.ConditionFalse && strings.Contains(c.Message, "forbidden")
 			},
 		},
 		"a Batch run is left alone": {
-			func(f *facts.Facts) { f.Run.Status.Interactive, f.Activity = nil, nil }, now.Add(100 * time.Hour), func(d *decision) bool {
-				return d.status.Phase == v1alpha1.SandboxRunning && d.status.Interactive == nil
+			func(f *facts.Facts) { f.Run.Status.Interactive, f.Activity = nil, nil }, now.Add(100 * time.Hour), func(d *Decision) bool {
+				return d.Status.Phase == v1alpha1.SandboxRunning && d.Status.Interactive == nil
 			},
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			if d := decide(factsOf(t, live(t, test.change)), test.at); !test.is(&d) {
-				t.Errorf("%+v, %+v", d, d.status.Interactive)
+			if d := Of(factsOf(t, live(t, test.change)), test.at); !test.is(&d) {
+				t.Errorf("%+v, %+v", d, d.Status.Interactive)
 			}
 		})
 	}
@@ -130,7 +130,7 @@ func TestWhatFollowsForAnInteractiveRun(t *testing.T) {
 // A template that changes its limits later changes nothing of a run that has begun.
 func TestARunEndsByTheLimitsThatWereDecided(t *testing.T) {
 	decided := factsOf(t, live(t, func(f *facts.Facts) { f.Run.Status.Interactive.Limits.IdleSeconds = new(int64(7)) }))
-	if d := decide(decided, now.Add(7*time.Second)); d.status.Phase != v1alpha1.SandboxCancelled {
-		t.Errorf("not by what was decided: %+v", d.status)
+	if d := Of(decided, now.Add(7*time.Second)); d.Status.Phase != v1alpha1.SandboxCancelled {
+		t.Errorf("not by what was decided: %+v", d.Status)
 	}
 }

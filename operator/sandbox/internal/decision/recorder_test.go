@@ -1,4 +1,4 @@
-package sandbox
+package decision
 
 import (
 	"strings"
@@ -34,11 +34,11 @@ func TestARunSaysWhetherItsRecorderReachesACollector(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d := decide(factsOf(t, func(f *facts.Facts) {
+			d := Of(factsOf(t, func(f *facts.Facts) {
 				f.Pods = []*corev1.Pod{trimmed.(*corev1.Pod)}
 				test.change(f)
 			}), now)
-			c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionRecorderConnects)
+			c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionRecorderConnects)
 			if c == nil && test.status != "" || c != nil && (c.Status != test.status || !strings.Contains(c.Message, test.text)) {
 				t.Errorf("%+v", c)
 			}

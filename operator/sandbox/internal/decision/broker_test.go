@@ -1,4 +1,4 @@
-package sandbox
+package decision
 
 import (
 	"errors"
@@ -33,8 +33,8 @@ func TestARunWaitsForABrokerThatFailsAndFailsIfItIsRefused(t *testing.T) {
 		}
 		f := factsOf(t, func(f *facts.Facts) { f.Job, f.Run.Status.JobUID, f.Plan, f.Unbrokered = nil, "", &workload.Plan{}, of })
 		f.Run.Status.Phase = ""
-		if d := decide(f, now); (d.status.Phase == v1alpha1.SandboxFailed) != test.fatal || !test.fatal && (!d.poll || d.status.Phase != v1alpha1.SandboxPending) {
-			t.Errorf("%s: %+v", sentence, d.status)
+		if d := Of(f, now); (d.Status.Phase == v1alpha1.SandboxFailed) != test.fatal || !test.fatal && (!d.Poll || d.Status.Phase != v1alpha1.SandboxPending) {
+			t.Errorf("%s: %+v", sentence, d.Status)
 		}
 	}
 	if facts.PollAfter > 10*time.Second {

@@ -1,4 +1,4 @@
-package sandbox
+package decision
 
 import (
 	"time"
@@ -54,29 +54,29 @@ func nextEnd(ends []end, now time.Time) (next end, fired bool) {
 }
 
 // decideLife ends an Interactive run that nobody uses, or whose life is over.
-func (d *decision) decideLife(f *facts.Facts, now time.Time) {
-	status := d.status.Interactive
-	if status == nil || d.status.StartTime == nil {
+func (d *Decision) decideLife(f *facts.Facts, now time.Time) {
+	status := d.Status.Interactive
+	if status == nil || d.Status.StartTime == nil {
 		return
 	}
 	if f.Unwatched != nil {
-		d.set(f.Run, v1alpha1.ConditionActivityKnown, false, v1alpha1.ActivityUnreadable, f.Unwatched.Error()+": only maxLifetimeSeconds ends the run", now)
+		d.Set(f.Run, v1alpha1.ConditionActivityKnown, false, v1alpha1.ActivityUnreadable, f.Unwatched.Error()+": only maxLifetimeSeconds ends the run", now)
 	} else {
-		d.set(f.Run, v1alpha1.ConditionActivityKnown, true, v1alpha1.ActivityRead, "", now)
+		d.Set(f.Run, v1alpha1.ConditionActivityKnown, true, v1alpha1.ActivityRead, "", now)
 	}
 	if a := f.Activity; a != nil {
 		status.AttachedSessions = a.Attached
 		status.LastActivityTime, status.DetachedTime = timeOf(a.Last), timeOf(a.Detached)
 	}
-	next, fired := nextEnd(endsOf(f.Activity, d.status.StartTime.Time, &status.Limits), now)
+	next, fired := nextEnd(endsOf(f.Activity, d.Status.StartTime.Time, &status.Limits), now)
 	status.EndsTime, status.EndsReason = timeOf(next.at), next.reason
 	if fired {
-		d.finish(v1alpha1.SandboxCancelled, next.reason, next.message, now)
+		d.Finish(v1alpha1.SandboxCancelled, next.reason, next.message, now)
 		return
 	}
-	d.next = next.at
-	if again := now.Add(lookEvery); again.Before(d.next) {
-		d.next = again
+	d.Next = next.at
+	if again := now.Add(lookEvery); again.Before(d.Next) {
+		d.Next = again
 	}
 }
 
