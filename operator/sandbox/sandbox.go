@@ -16,9 +16,24 @@
 //
 // # How a run goes
 //
-// author and runRules admit a run. Reconcile reads the facts, decide says what follows from
+// Admission admits a run. Reconcile reads the facts, the decision says what follows from
 // them, and apply does it. The end of a run is written into its status first, and recorded
 // once then, by [extension.Recorder]: a record that fails changes nothing of the run.
+//
+// # Where what is
+//
+// This package has what acts: the reconcilers of runs (reconciler.go, apply.go), of
+// Workspaces (workspace_reconciler.go) and of output (output.go). Its rooms are in internal,
+// and each imports only rooms before it:
+//
+//   - conditions: what conditions say, and why an object waits.
+//   - owned: names, labels and owners of what belongs to a run or a Workspace.
+//   - brokerpolicy: the admission of BrokerPolicies, and what they grant.
+//   - workload: the Jobs of runs and seeds, from templates.
+//   - admission: the admission of runs, templates and Workspaces, and what guards their Pods.
+//   - credentials: what the broker lends, in Secrets.
+//   - facts: what a decision depends on.
+//   - decision: what follows from the facts.
 package sandbox
 
 import (

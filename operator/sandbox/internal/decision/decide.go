@@ -223,7 +223,7 @@ func (d *Decision) seePods(f *facts.Facts, now time.Time) {
 			condition.Message = truncate.Text("it is not scheduled: "+c.Message, conditions.MaxReason)
 		}
 	}
-	d.seeContainers(f, pod, &condition)
+	d.seeContainers(pod, &condition)
 	d.seeRecorder(f, pod, now)
 	if owned.HasEnded(pod) {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, v1alpha1.SandboxEnded, ""
@@ -250,7 +250,7 @@ func (d *Decision) seeNoPod(f *facts.Facts, now time.Time) {
 }
 
 // seeContainers takes over what the kubelet says about the work, the proxy, and what comes before it.
-func (d *Decision) seeContainers(f *facts.Facts, pod *corev1.Pod, condition *metav1.Condition) {
+func (d *Decision) seeContainers(pod *corev1.Pod, condition *metav1.Condition) {
 	for _, c := range pod.Status.InitContainerStatuses {
 		if w := c.State.Waiting; w != nil && w.Reason != podInitializing {
 			condition.Message = truncate.Text(c.Name+": "+w.Reason+": "+w.Message, conditions.MaxReason)
@@ -292,6 +292,7 @@ func (d *Decision) Wait(run *v1alpha1.SandboxRun, of *conditions.Obstacle, now t
 	d.Poll, d.Refused = of.Poll, of.Refused
 }
 
+// Set sets a condition of the run.
 func (d *Decision) Set(run *v1alpha1.SandboxRun, condition string, is bool, reason, message string, now time.Time) {
 	conditions.Set(&d.Status.Conditions, run.Generation, condition, is, reason, message, now)
 }

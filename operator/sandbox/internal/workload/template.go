@@ -58,6 +58,7 @@ func Find(ctx context.Context, reader client.Reader, namespace string, ref v1alp
 // UnfitError says that a template cannot run as it is.
 type UnfitError struct{ error }
 
+// Unwrap returns what is wrong with the template.
 func (e *UnfitError) Unwrap() error { return e.error }
 
 // Base returns the base of a template, nil if it has none, or it does not exist.
