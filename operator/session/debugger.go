@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"slices"
-	"strings"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/internal/session/protocol"
+	"github.com/admitkit/admitkit/operator/session/internal/recorded"
 )
 
 // debugLife is how long the ticket of an ephemeral container can be redeemed: its image may
@@ -37,24 +37,24 @@ func (d *debugger) scope() extension.Scope {
 // podGuard.
 func (d *debugger) Mutate(ctx context.Context, pod *corev1.Pod, req *extension.Request) error {
 	added, err := newEphemeral(pod, req)
-	if err != nil || !hasVolume(pod) {
+	if err != nil || !recorded.HasVolume(pod) {
 		return err
 	}
 	for _, c := range added {
-		if namesRecorder(c.Command) {
+		if recorded.NamesRecorder(c.Command) {
 			return extension.Denyf("%s records sessions: it is started by a webhook, and by nobody else", protocol.Program)
 		}
-		if len(c.Command) == 0 || expands(c) {
+		if len(c.Command) == 0 || recorded.Expands(c) {
 			continue
 		}
-		given := plainly(slices.Concat(c.Command, c.Args))
+		given := recorded.Plainly(slices.Concat(c.Command, c.Args))
 		ticket, text, err := d.sign(ctx, pod, c.Name, given, debugLife, req)
 		if err != nil {
 			return err
 		}
 		req.AddAuditAnnotation("session", ticket.ID)
-		c.Command, c.Args = escaped(protocol.Wrap(text, given)), nil
-		for _, m := range mounts() {
+		c.Command, c.Args = recorded.Escaped(protocol.Wrap(text, given)), nil
+		for _, m := range recorded.Mounts() {
 			if !slices.ContainsFunc(c.VolumeMounts, func(other corev1.VolumeMount) bool { return other.Name == m.Name }) {
 				c.VolumeMounts = append(c.VolumeMounts, m)
 			}
@@ -78,32 +78,6 @@ func newEphemeral(pod *corev1.Pod, req *extension.Request) (added []*corev1.Ephe
 	return added, nil
 }
 
-// The kubelet replaces $(NAME) in the command of a container by a variable, and $$ by $:
-// https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/
-// In an exec it does not. plainly returns a command as it would make it without variables,
-// and escaped one of which it makes that.
-func plainly(command []string) []string { return replaced(command, "$$", "$") }
-func escaped(command []string) []string { return replaced(command, "$", "$$") }
-
-func replaced(command []string, old, by string) []string {
-	all := make([]string, len(command))
-	for i, argument := range command {
-		all[i] = strings.ReplaceAll(argument, old, by)
-	}
-	return all
-}
-
-// expands reports whether the kubelet would replace a variable of the container in its
-// command: the ticket cannot be for a command that only the kubelet knows.
-func expands(c *corev1.EphemeralContainer) bool {
-	return slices.ContainsFunc(slices.Concat(c.Command, c.Args), func(argument string) bool {
-		if len(c.EnvFrom) > 0 && strings.Contains(argument, "$(") {
-			return true
-		}
-		return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return strings.Contains(argument, "$("+e.Name+")") })
-	})
-}
-
 // checkEphemeral decides about a new ephemeral container of a Pod with the recorder.
 func (k *podGuard) checkEphemeral(ctx context.Context, c *corev1.EphemeralContainer, req *extension.Request) error {
 	_, _, wrapped, err := k.verify(slices.Concat(c.Command, c.Args), c.Name, req)
@@ -112,7 +86,7 @@ func (k *podGuard) checkEphemeral(ctx context.Context, c *corev1.EphemeralContai
 		return extension.Denyf("ephemeral container %s is refused: %w", c.Name, err)
 	case wrapped:
 		return checkMounts((*corev1.Container)(&c.EphemeralContainerCommon), true)
-	case namesRecorder(c.Command):
+	case recorded.NamesRecorder(c.Command):
 		return extension.Deny("the recorder is started by a webhook, and by nobody else")
 	}
 	if err := checkMounts((*corev1.Container)(&c.EphemeralContainerCommon), false); err != nil {
@@ -122,7 +96,7 @@ func (k *podGuard) checkEphemeral(ctx context.Context, c *corev1.EphemeralContai
 	switch {
 	case len(c.Command) == 0:
 		why = "ephemeral container " + c.Name + " runs what its image says. Name the command: " + named(c, req)
-	case expands(c):
+	case recorded.Expands(c):
 		why = "the command of ephemeral container " + c.Name + " has a variable that the kubelet replaces, $(NAME). Have a shell replace it: sh -c 'echo $NAME'"
 	}
 	return k.unrecorded(ctx, req, objectOf(req), "ephemeral", why)
@@ -153,7 +127,7 @@ func named(c *corev1.EphemeralContainer, req *extension.Request) string {
 func (s *shared) isRecorded(pod *corev1.Pod, container string) (bool, error) {
 	for i := range pod.Spec.EphemeralContainers {
 		c := &pod.Spec.EphemeralContainers[i]
-		text, given, ok := protocol.Split(plainly(slices.Concat(c.Command, c.Args)))
+		text, given, ok := protocol.Split(recorded.Plainly(slices.Concat(c.Command, c.Args)))
 		if c.Name != container || !ok {
 			continue
 		}

@@ -25,6 +25,7 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/session/collector"
 	"github.com/admitkit/admitkit/operator/internal/session/protocol"
+	"github.com/admitkit/admitkit/operator/session/internal/recorded"
 )
 
 const (
@@ -278,18 +279,18 @@ func (g *grants) refresh(ctx context.Context, id string) {
 // if they can. It is for operator/access, and reads the labels of the namespace if sessions
 // are recorded by these.
 func (s *Session) CannotEnd(ctx context.Context, reader client.Reader, pod *corev1.Pod) (why string, err error) {
-	recorded, err := s.records(ctx, reader, pod.Namespace)
+	isRecorded, err := s.records(ctx, reader, pod.Namespace)
 	switch {
 	case err != nil:
 		return "", err
-	case !recorded:
+	case !isRecorded:
 		return fmt.Sprintf("sessions in namespace %s are not recorded, and so cannot be ended or limited: ask the operator to record them, or leave onExpiry EndSession and session out of the template", pod.Namespace), nil
 	}
-	if !canHaveRecorder(pod) {
+	if !recorded.CanHaveRecorder(pod) {
 		return fmt.Sprintf("Pod %s has no recorder, which static Pods and Pods of Windows cannot have, and so its sessions cannot be ended or limited: leave onExpiry EndSession and session out of the template", pod.Name), nil
 	}
 	for _, c := range pod.Spec.Containers {
-		if !hasRecorder(pod, c.Name) {
+		if !recorded.HasRecorder(pod, c.Name) {
 			return fmt.Sprintf("Pod %s was made before sessions were recorded there, and its sessions cannot be ended: replace it, for example by kubectl rollout restart", pod.Name), nil
 		}
 	}

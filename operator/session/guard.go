@@ -10,6 +10,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/operator/session/internal/recorded"
 )
 
 // guard sees what runs in the end. It refuses a command that looks wrapped and is not, and
@@ -73,7 +74,7 @@ func (g *guard) exec(ctx context.Context, options *corev1.PodExecOptions, req *e
 	case wrapped:
 		g.given.add(ticket)
 		return nil
-	case namesRecorder(options.Command):
+	case recorded.NamesRecorder(options.Command):
 		return extension.Deny("the recorder is started by a webhook, and by nobody else")
 	}
 	pod, err := g.pod(ctx, req)
@@ -81,7 +82,7 @@ func (g *guard) exec(ctx context.Context, options *corev1.PodExecOptions, req *e
 		return err
 	}
 	cause, why := "bypassed", "the command was not put behind the recorder: another webhook has changed it, or the API server calls no mutating webhooks for connections"
-	if container := containerOf(pod, options.Container); !hasRecorder(pod, container) {
+	if container := recorded.ContainerOf(pod, options.Container); !recorded.HasRecorder(pod, container) {
 		cause, why = "no-recorder", "container "+container+" has no recorder, because "+whyNone(pod)
 	}
 	return g.unrecorded(ctx, req, objectOf(req), cause, why)
@@ -89,7 +90,7 @@ func (g *guard) exec(ctx context.Context, options *corev1.PodExecOptions, req *e
 
 // whyNone says why a Pod has no recorder, and what to do.
 func whyNone(pod *corev1.Pod) string {
-	if !canHaveRecorder(pod) {
+	if !recorded.CanHaveRecorder(pod) {
 		return "there is none for static Pods and Pods of Windows. Run it in another namespace, or have the operator allow what is not recorded"
 	}
 	return "its Pod was made before sessions were recorded here. Replace the Pod, for example by kubectl rollout restart"

@@ -11,6 +11,7 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/operator/session/internal/recorded"
 )
 
 // podGuard refuses Pods in which something else could be run in the recorder's place.
@@ -36,21 +37,21 @@ func (*podGuard) Unseen(context.Context, *extension.Request, string) {}
 // Validate refuses what could replace the recorder. A Pod without the recorder was made
 // before, and stays as it is; what is added to it cannot be recorded.
 func (k *podGuard) Validate(ctx context.Context, pod *corev1.Pod, req *extension.Request) error {
-	if req.SubResource == ephemeral && !hasVolume(pod) {
+	if req.SubResource == ephemeral && !recorded.HasVolume(pod) {
 		return k.withoutRecorder(ctx, pod, req)
 	}
-	if !canHaveRecorder(pod) {
+	if !recorded.CanHaveRecorder(pod) {
 		return nil
 	}
 	creates := req.Operation == "CREATE"
-	if !creates && !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == volumeName }) {
+	if !creates && !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == recorded.VolumeName }) {
 		return nil
 	}
 	if err := checkVolumes(pod.Spec.Volumes); err != nil {
 		return err
 	}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		if c.Name == installerName {
+		if c.Name == recorded.ContainerName {
 			continue
 		}
 		if err := checkMounts(&c, true); err != nil {
@@ -75,7 +76,7 @@ func (k *podGuard) Validate(ctx context.Context, pod *corev1.Pod, req *extension
 func (k *podGuard) checkInstaller(pod *corev1.Pod, creates bool, req *extension.Request) error {
 	found := installerOf(pod)
 	if found == nil {
-		return extension.Denyf("init container %s is missing: it brings the recorder of sessions. Does another webhook remove it?", installerName)
+		return extension.Denyf("init container %s is missing: it brings the recorder of sessions. Does another webhook remove it?", recorded.ContainerName)
 	}
 	image := k.options.Image
 	if !creates {
@@ -87,10 +88,10 @@ func (k *podGuard) checkInstaller(pod *corev1.Pod, creates bool, req *extension.
 			return nil // only images can change, and this one may be of an earlier version
 		}
 	}
-	want := k.options.installer()
+	want := recorded.Installer(k.options.Image)
 	if found.Image != image || len(found.Command) > 0 || !slices.Equal(found.Args, want.Args) || len(found.Env)+len(found.EnvFrom) > 0 ||
 		found.Lifecycle != nil || found.RestartPolicy != nil || !apiequality.Semantic.DeepEqual(own(found.VolumeMounts), want.VolumeMounts) {
-		return extension.Denyf("init container %s is reserved for the recorder of sessions: leave it out", installerName)
+		return extension.Denyf("init container %s is reserved for the recorder of sessions: leave it out", recorded.ContainerName)
 	}
 	return nil
 }
@@ -104,7 +105,7 @@ func own(all []corev1.VolumeMount) []corev1.VolumeMount {
 
 func installerOf(pod *corev1.Pod) *corev1.Container {
 	for i := range pod.Spec.InitContainers {
-		if c := &pod.Spec.InitContainers[i]; c.Name == installerName {
+		if c := &pod.Spec.InitContainers[i]; c.Name == recorded.ContainerName {
 			return c
 		}
 	}
@@ -112,7 +113,7 @@ func installerOf(pod *corev1.Pod) *corev1.Container {
 }
 
 func checkVolumes(volumes []corev1.Volume) error {
-	for _, want := range []corev1.Volume{recorderVolume(), tokenVolume()} {
+	for _, want := range []corev1.Volume{recorded.Volume(), recorded.TokenVolume()} {
 		at := slices.IndexFunc(volumes, func(v corev1.Volume) bool { return v.Name == want.Name })
 		if at < 0 || !apiequality.Semantic.DeepEqual(volumes[at], want) {
 			return extension.Denyf("volume %s is reserved for the recorder of sessions: leave it out", want.Name)
@@ -124,7 +125,7 @@ func checkVolumes(volumes []corev1.Volume) error {
 // checkMounts wants the mounts of a container as they are made, and nothing else there. An
 // ephemeral container that is not recorded need not have them.
 func checkMounts(c *corev1.Container, required bool) error {
-	wants := mounts()
+	wants := recorded.Mounts()
 	seen := 0
 	for _, m := range c.VolumeMounts {
 		at := slices.IndexFunc(wants, func(want corev1.VolumeMount) bool { return want.Name == m.Name })
@@ -158,7 +159,7 @@ func isMount(m, want corev1.VolumeMount) bool {
 // one that may lead there by a link: the runtime follows those in the container's files.
 func reserved(at string) bool {
 	parts := strings.Split(strings.Trim(path.Clean("/"+at), "/"), "/")
-	return parts[0] == "" || parts[0] == "proc" || slices.ContainsFunc([]string{mountPath, tokenPath}, func(ours string) bool {
+	return parts[0] == "" || parts[0] == "proc" || slices.ContainsFunc([]string{recorded.MountPath, recorded.TokenPath}, func(ours string) bool {
 		return slices.Contains(parts, strings.Trim(ours, "/"))
 	})
 }

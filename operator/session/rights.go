@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/operator/session/internal/recorded"
 )
 
 var (
@@ -99,7 +100,7 @@ func (s *shared) Equip(pod *corev1.PodSpec) {
 		pod.SecurityContext = &corev1.PodSecurityContext{}
 	}
 	if pod.SecurityContext.FSGroup == nil {
-		pod.SecurityContext.FSGroup = new(int64(anyUser)) // the image's, which is to write there
+		pod.SecurityContext.FSGroup = new(int64(recorded.AnyUser)) // the image's, which is to write there
 	}
 	for _, variable := range o.StorageEnv {
 		if !slices.ContainsFunc(container.Env, func(v corev1.EnvVar) bool { return v.Name == variable.Name }) {

@@ -7,7 +7,8 @@
 //     kubelets;
 //   - wrapper.Unwrap tells other extensions, such as audit, which command the user gave;
 //   - injector.Mutate (inject.go) puts the recorder into new Pods, and podGuard.Validate
-//     (pod_guard.go) refuses Pods in which something else could take its place;
+//     (pod_guard.go) refuses Pods in which something else could take its place; package
+//     recorded knows what such a Pod looks like;
 //   - receiver (receiver.go) is the port to which recorders connect, in every replica, and
 //     report.go says in AuditEvents and Events what became of a session.
 //
@@ -43,6 +44,7 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/session/collector"
 	"github.com/admitkit/admitkit/operator/internal/session/protocol"
+	"github.com/admitkit/admitkit/operator/session/internal/recorded"
 )
 
 // Policy says what happens where a session cannot be recorded.
@@ -457,7 +459,7 @@ func init() { utilruntime.Must(v1alpha1.AddToScheme(scheme)) }
 // very request. ok is false if the command is not wrapped at all.
 func (s *shared) verify(command []string, container string, req *extension.Request) (ticket *protocol.Ticket, given []string, ok bool, err error) {
 	if req.SubResource == ephemeral {
-		command = plainly(command)
+		command = recorded.Plainly(command)
 	}
 	text, given, ok := protocol.Split(command)
 	if !ok {

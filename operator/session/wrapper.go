@@ -3,9 +3,6 @@ package session
 import (
 	"context"
 	"fmt"
-	"path"
-	"slices"
-	"strings"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -15,6 +12,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/internal/session/protocol"
+	"github.com/admitkit/admitkit/operator/session/internal/recorded"
 )
 
 // readTime is how long reading a Pod may take.
@@ -47,15 +45,15 @@ func (o *Options) scope(name string, resources ...string) extension.Scope {
 // Mutate wraps the command where the container has the recorder. What cannot be recorded is
 // left to the guard.
 func (w *wrapper) Mutate(ctx context.Context, options *corev1.PodExecOptions, req *extension.Request) error {
-	if namesRecorder(options.Command) {
+	if recorded.NamesRecorder(options.Command) {
 		return extension.Denyf("%s records sessions: it is started by a webhook, and by nobody else", protocol.Program)
 	}
 	pod, err := w.pod(ctx, req)
 	if err != nil || pod == nil {
 		return err
 	}
-	container := containerOf(pod, options.Container)
-	if !hasRecorder(pod, container) || len(options.Command) == 0 {
+	container := recorded.ContainerOf(pod, options.Container)
+	if !recorded.HasRecorder(pod, container) || len(options.Command) == 0 {
 		return nil
 	}
 	ticket, text, err := w.sign(ctx, pod, container, options.Command, protocol.Life, req)
@@ -109,51 +107,4 @@ func (s *shared) pod(ctx context.Context, req *extension.Request) (*corev1.Pod, 
 		return nil, fmt.Errorf("reading Pod %s/%s: %w", req.Namespace, req.Name, err)
 	}
 	return pod, nil
-}
-
-// namesRecorder reports whether a command of a user begins with something in the folder of
-// the recorder.
-func namesRecorder(command []string) bool {
-	if len(command) == 0 {
-		return false
-	}
-	clean := path.Clean("/" + command[0])
-	return clean == mountPath || strings.HasPrefix(clean, mountPath+"/") || strings.Contains(clean, mountPath+"/")
-}
-
-// containerOf returns the container of a connection: the API server takes the only one if
-// the client names none.
-func containerOf(pod *corev1.Pod, named string) string {
-	if named == "" && len(pod.Spec.Containers) == 1 {
-		return pod.Spec.Containers[0].Name
-	}
-	return named
-}
-
-// hasVolume reports whether a Pod has the recorder.
-func hasVolume(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == volumeName && v.EmptyDir != nil })
-}
-
-// hasRecorder reports whether a container has the recorder.
-func hasRecorder(pod *corev1.Pod, container string) bool {
-	if !hasVolume(pod) {
-		return false
-	}
-	mounted := func(mounts []corev1.VolumeMount) bool {
-		return slices.ContainsFunc(mounts, func(m corev1.VolumeMount) bool {
-			return m.Name == volumeName && path.Clean(m.MountPath) == mountPath && m.ReadOnly && m.SubPath == "" && m.SubPathExpr == ""
-		})
-	}
-	for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
-		if c.Name == container {
-			return mounted(c.VolumeMounts)
-		}
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		if c := &pod.Spec.EphemeralContainers[i]; c.Name == container {
-			return mounted(c.VolumeMounts)
-		}
-	}
-	return false
 }
