@@ -1,11 +1,11 @@
 package admission
 
 import (
+	rbacv1 "k8s.io/api/rbac/v1"
+
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/controller"
-
-	rbacv1 "k8s.io/api/rbac/v1"
 )
 
 var (
