@@ -19,6 +19,10 @@
 //
 // Package memcluster is what the extensions reach meanwhile by the clients of their manager.
 //
+// Read engine.go first, then request.go and subresources.go, which make requests; match.go,
+// why.go, scopes.go and cel.go, which decide and check which webhooks match; laws.go and
+// diff.go, about what extensions did.
+//
 // The rest of an API server is missing: offline sets no defaults, runs no other admission
 // plugins, and validates no object but its metadata.
 package offline

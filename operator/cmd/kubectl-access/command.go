@@ -12,7 +12,9 @@ import (
 	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/sessions"
 )
 
-// commands are those about requests.
+// commands are those about requests: request.go makes one, with wait.go and shell.go;
+// change.go and decide.go change it; list.go lists, with the columns in print.go. kind.go has
+// the kinds of requests.
 type commands struct{ *cli.Base }
 
 // newCommand returns the whole command line. kubectl shows it as `kubectl

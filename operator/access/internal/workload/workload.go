@@ -1,4 +1,5 @@
-// Package workload reads the targets of templates, and chooses among their Pods.
+// Package workload reads the targets of templates (workload.go), chooses among their Pods
+// (choose.go) and sees changes of them (watch.go).
 package workload
 
 import (
