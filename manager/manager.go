@@ -33,7 +33,7 @@
 // watch.go run what does not answer admissions, on the controller-runtime manager of
 // kube.go. manifests.go and unregister.go are for the time before and after.
 //
-// What needs no Manager is in the folder internal: apiserver has the clients and the
+// The parts that need no Manager are in the folder internal: apiserver has the clients and the
 // clock, health the health checks and the probe, feed the events for one watcher,
 // metricsguard the guard of the metrics, manifests the manifests of an installation,
 // scaledown the end of its Pods.

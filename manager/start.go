@@ -134,7 +134,7 @@ type serving struct {
 const replicaSpread = 500 * time.Millisecond
 
 // newServing prepares the registration, if this process registers, and the source
-// of certificates. What it takes is free again when run ends.
+// of certificates. A port that it takes is free again when run ends.
 func (m *Manager) newServing(ctx, run context.Context, webhooks []*webhook.Webhook) (*serving, error) {
 	s := &serving{upkeep: &upkeep{Manager: m}, webhooks: webhooks}
 	if !m.answers(webhooks) {

@@ -26,8 +26,8 @@
 //
 // # How a request is granted
 //
-// What decides about access is in rooms below internal, none of which knows this package
-// or a room that comes later here:
+// The parts below internal decide about access. None of them knows this package, or a part
+// that comes later here:
 //
 //   - grant: the kinds of access, and what a request gets.
 //   - rules: what is allowed, and why something is refused.
@@ -43,9 +43,9 @@
 // order. Package admission admits a request. enqueue (queue.go) gives it its place in the
 // queue, from which Reconcile takes it (reconciler.go). [facts.Reader] gathers the facts,
 // [decision.Of] says what follows from them, and apply (apply.go) does it: the end as well
-// as the grant (grant.go, networkpolicy.go). What it does is told in the status and Events
-// (status.go), records (records.go) and notifications (notify.go). Remove (remove.go),
-// which an uninstall calls, decides and applies in the same way.
+// as the grant (grant.go, networkpolicy.go). Status and Events (status.go), records
+// (records.go) and notifications (notify.go) tell what it did. Remove (remove.go), which an
+// uninstall calls, decides and applies in the same way.
 package access
 
 import (
@@ -210,8 +210,8 @@ func (a *Access) settings(mgr extension.Manager) (s kube.Settings, err error) {
 // the control plane and of admitkit itself.
 const AllNamespaces = rules.AllNamespaces
 
-// Sessions knows in which Pods sessions are recorded, and so can be ended. What ends them
-// finds the grant by its record, and the end by the request.
+// Sessions knows in which Pods sessions are recorded, and so can be ended. The process that
+// ends them finds the grant by its record, and the end by the request.
 type Sessions interface {
 	// CannotEnd says why sessions in a Pod cannot be ended, and what to do; "" if they can.
 	// It reads with the reader of the reconcilers.

@@ -23,7 +23,7 @@ import (
 )
 
 // holdFirst makes the policy of a Pod that is about to be made: from its first packet on it
-// is held. What was decided goes into the status before, and stays.
+// is held. The decision goes into the status before, and stays.
 func (r *requests) holdFirst(ctx context.Context, f *facts.Facts) error {
 	if f.Hold == nil {
 		return nil

@@ -7,7 +7,7 @@
 //
 //   - The Pod has no credential of Kubernetes, no right that the restricted Pod Security
 //     standard forbids, and a network policy of its own before it is made.
-//   - What was decided about its egress is written into the status before there is a Job.
+//   - The decision about its egress is written into the status before there is a Job.
 //     Neither the template nor the operator's options change it afterwards.
 //   - Admission refuses policies of others that would allow the Pod more, and changes of
 //     the labels by which its own policy selects it. A policy that is gone all the same

@@ -44,8 +44,8 @@ func UnservedIn(webhooks []*webhook.Webhook, lists []*metav1.APIResourceList, hi
 	return all
 }
 
-// NamesResources reports whether a rule names groups and a resource. What has a wildcard
-// takes what there is.
+// NamesResources reports whether a rule names its groups and resources. One with a wildcard
+// applies to whatever the API server serves.
 func NamesResources(rule admissionregistrationv1.RuleWithOperations) bool {
 	return !slices.Contains(rule.APIGroups, "*") && !slices.Contains(rule.Resources, "*") && !slices.Contains(rule.Resources, "*/*")
 }

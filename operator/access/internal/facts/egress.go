@@ -45,8 +45,8 @@ func (r *Reader) readEgress(ctx context.Context, f *Facts) error {
 	return err
 }
 
-// readHold decides what is to hold the Pod of a request that has none yet. What was decided
-// before stays.
+// readHold decides what is to hold the Pod of a request that has none yet. An
+// earlier decision stays.
 func (r *Reader) readHold(ctx context.Context, f *Facts) {
 	t, ok := f.Template.(*v1alpha1.PodAccessTemplate)
 	before := f.Request.GetRequestStatus().Egress

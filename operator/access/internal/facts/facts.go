@@ -189,8 +189,8 @@ func (f *Facts) Incomplete() bool {
 }
 
 // ApprovalIsMissing reports whether the template needs approval, and the request does not
-// know: it came before the template, or before that needed any. What was chosen for it is
-// no grant: a quota may have kept it from that.
+// know: it came before the template, or before that needed any. The choice
+// of a Pod or a role is no grant yet: a quota may have refused the rest.
 func (f *Facts) ApprovalIsMissing() bool {
 	spec := f.Request.GetRequestSpec()
 	return f.Template != nil && spec.Approval == nil && spec.Requester != nil && f.Request.GetRequestStatus().GrantedAt == nil && rules.TermsOf(f.Template, spec) != nil

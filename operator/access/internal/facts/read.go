@@ -43,9 +43,9 @@ func NewReader(conn *kube.Connection, k grant.Kind, asked *check.Queue, keep Ret
 	return &Reader{Connection: conn, kind: k, checks: asked, keep: keep, promises: promises{made: map[types.NamespacedName]bool{}}}
 }
 
-// Read reads the facts about a request; req is nil if it is gone. What belongs to
-// others it reads by name from the API server, and only if the stage needs it. The
-// end of access never waits for that.
+// Read reads the facts about a request; req is nil if it is gone. It reads the objects
+// of others by name from the API server, and only if the stage needs them. The end of
+// access never waits for that.
 func (r *Reader) Read(ctx context.Context, key types.NamespacedName, req v1alpha1.Request, now time.Time) (*Facts, error) {
 	f := &Facts{Kind: r.kind, Key: key, Request: req, Enforced: r.SingleUse, WarnBefore: r.keep.WarnBefore}
 	if req != nil {

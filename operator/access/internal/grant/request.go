@@ -46,8 +46,8 @@ func WaitsUntil(req v1alpha1.Request) time.Time {
 const unusedFor = 24 * time.Hour
 
 // KeepUntil returns how long a request is kept: from when its time is over, and not
-// from when it was revoked. Who may write the status could make the record go at once. Of one
-// that got nothing only [unusedFor] counts.
+// from when it was revoked: else those who may write the status could make the record go at
+// once. Of the time of a request that got nothing only [unusedFor] counts.
 func KeepUntil(req v1alpha1.Request, retention time.Duration) time.Time {
 	end, _ := v1alpha1.TermOf(req) // one that is invalid is not discarded
 	if unused := req.GetCreationTimestamp().Add(unusedFor); !GotSomething(req) && unused.Before(end) {

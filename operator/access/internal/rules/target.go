@@ -37,7 +37,7 @@ func LostPod(pod, what string) *Refusal {
 	return Refuse(v1alpha1.ReasonPodGone, "Pod %s %s; make another request", pod, what)
 }
 
-// What has become of the Pod of a grant that has lost it.
+// These say how a grant has lost its Pod.
 const (
 	PodGone     = "is gone"
 	PodGoing    = "is being deleted"

@@ -247,7 +247,7 @@ func (r *Reader) readPolicy(ctx context.Context, f *Facts) error {
 	return err
 }
 
-// readHold decides how the Pods of a run are to be held. What was decided before stays.
+// readHold decides how the Pods of a run are to be held. An earlier decision stays.
 func (r *Reader) readHold(ctx context.Context, f *Facts) error {
 	unheld := func(reason, format string, args ...any) {
 		f.Unheld = &conditions.Obstacle{Condition: v1alpha1.ConditionEgressHeld, Reason: reason, Message: fmt.Sprintf(format, args...), Poll: true}
