@@ -134,9 +134,10 @@ type entitled interface {
 // shared is what the controllers have in common.
 type shared struct {
 	*kube.Connection
-	keep    facts.Retention
-	workers int
-	checks  *check.Queue
+	keep     facts.Retention
+	workers  int
+	sessions Sessions
+	checks   *check.Queue
 	// notifier is nil without Notifications.
 	notifier *notifier
 	// told has the IDs of the last records.
@@ -152,7 +153,7 @@ func New(options Options) *Access {
 		options.Workers = DefaultWorkers
 	}
 	common := &shared{
-		Connection: &kube.Connection{}, keep: facts.Retention{Keep: options.Retention, WarnBefore: options.WarnBefore}, workers: options.Workers, told: lru.New(toldRecords),
+		Connection: &kube.Connection{}, keep: facts.Retention{Keep: options.Retention, WarnBefore: options.WarnBefore}, workers: options.Workers, sessions: options.Sessions, told: lru.New(toldRecords),
 	}
 	return &Access{entitled: common, options: options, shared: common}
 }

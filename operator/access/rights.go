@@ -47,8 +47,8 @@ func (r *requests) NamespaceRights() map[string][]rbacv1.PolicyRule {
 func (r *requests) ClusterRights() []rbacv1.PolicyRule {
 	bind := r.toBind()
 	var sessions []rbacv1.PolicyRule
-	if r.Sessions != nil && !r.kind.MakesPod && !r.kind.GivesRole {
-		sessions = r.Sessions.ReaderRights()
+	if r.sessions != nil && !r.kind.MakesPod && !r.kind.GivesRole {
+		sessions = r.sessions.ReaderRights()
 	}
 	return slices.Concat(bind.WatchRules(), sessions, r.Places.AllRules(slices.Concat(kube.ToGrant(), r.toHold(), bind.BindClusterRules())))
 }

@@ -33,19 +33,14 @@ type Settings struct {
 	CheckNames []string
 	// SingleUse says that something limits requests with singleUse to one session.
 	SingleUse bool
-	// Sessions says in which Pods sessions can be ended; nil if in none.
-	Sessions Sessions
+	// Sessions says why sessions in a Pod cannot be ended, "" if they can; nil if they can in
+	// none.
+	Sessions interface {
+		CannotEnd(ctx context.Context, reader client.Reader, pod *corev1.Pod) (why string, err error)
+	}
 	// Egress says how access Pods are held to the egress of their template.
 	Egress egress.Options
 	Clock  clock.PassiveClock
-}
-
-// Sessions knows in which Pods sessions are recorded, and so can be ended.
-type Sessions interface {
-	// CannotEnd says why sessions in a Pod cannot be ended, "" if they can.
-	CannotEnd(ctx context.Context, reader client.Reader, pod *corev1.Pod) (why string, err error)
-	// ReaderRights are the rights in the cluster that the reader needs for that.
-	ReaderRights() []rbacv1.PolicyRule
 }
 
 // Connection is what the parts of the extension share: what the operator says, and the
