@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,7 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
 	"github.com/admitkit/admitkit/extension"
@@ -26,7 +24,7 @@ import (
 	"github.com/admitkit/admitkit/internal/registration"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
-	"github.com/admitkit/admitkit/manager/internal/metricsguard"
+	"github.com/admitkit/admitkit/manager/internal/metricsguard/guardtest"
 )
 
 // scraper makes a ServiceAccount and returns its token.
@@ -144,29 +142,11 @@ func TestAManagerThatMayNotAskSaysSo(t *testing.T) {
 	}
 }
 
-// guardedMetrics returns what gets metrics from an address with a token.
-func guardedMetrics(t *testing.T, config *rest.Config, now clock.PassiveClock) func(ctx context.Context, address, token string) int {
-	t.Helper()
-	guard, err := metricsguard.New(config, func(error) {}, now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	guarded := guard.Around(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	return func(ctx context.Context, address, token string) int {
-		request := httptest.NewRequestWithContext(ctx, http.MethodGet, "/metrics", http.NoBody)
-		request.Header.Set("Authorization", "Bearer "+token)
-		request.RemoteAddr = address + ":1234"
-		answer := httptest.NewRecorder()
-		guarded.ServeHTTP(answer, request)
-		return answer.Code
-	}
-}
-
 // Each made-up token is a question to the API server, of which there are only so many a second.
 func TestAFloodOfMadeUpTokensDoesNotDelayANewScraper(t *testing.T) {
 	t.Parallel()
 	token := scraper(t, newNamespace(t), "prometheus", true)
-	get := guardedMetrics(t, cluster.Config(), clock.RealClock{})
+	get := guardtest.Guarded(t, cluster.Config(), clock.RealClock{})
 	ctx, stop := context.WithCancel(t.Context())
 	var flood sync.WaitGroup
 	var sent atomic.Int64

@@ -29,6 +29,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/wire"
 	"github.com/admitkit/admitkit/webhook/internal/review"
+	"github.com/admitkit/admitkit/webhook/internal/reviewtest"
 )
 
 // The benchmarks that `make bench` compares: the same recorded AdmissionReview,
@@ -187,7 +188,7 @@ type client struct {
 }
 
 func newClient(body []byte) *client {
-	return &client{request: newRequest(body), reader: bytes.NewReader(body), body: body}
+	return &client{request: reviewtest.NewRequest(body), reader: bytes.NewReader(body), body: body}
 }
 
 func (c *client) send(handler http.Handler) *httptest.ResponseRecorder {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/webhook/internal/reviewtest"
 )
 
 // door is a kind in three versions: v2 is the hub.
@@ -206,7 +207,7 @@ func TestWhatIsNoConversionReviewIsRefused(t *testing.T) {
 		code       int
 	}{
 		"no JSON":           {`{`, "decoding the ConversionReview", http.StatusBadRequest},
-		"another kind":      {reviewOf(``), "this webhook speaks apiextensions.k8s.io/v1 ConversionReview only", http.StatusBadRequest},
+		"another kind":      {reviewtest.With(``), "this webhook speaks apiextensions.k8s.io/v1 ConversionReview only", http.StatusBadRequest},
 		"v1beta1":           {strings.Replace(conversionOf("example.com/v2", door), ".io/v1", ".io/v1beta1", 1), "list v1 alone in conversionReviewVersions", http.StatusBadRequest},
 		"no request":        {`{"kind":"ConversionReview","apiVersion":"apiextensions.k8s.io/v1"}`, "no request with a uid", http.StatusBadRequest},
 		"invalid UTF-8":     {"{\"\xff\"}", "not valid UTF-8", http.StatusBadRequest},

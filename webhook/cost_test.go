@@ -16,6 +16,7 @@ import (
 	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/webhook/internal/limits"
 	"github.com/admitkit/admitkit/webhook/internal/review"
+	"github.com/admitkit/admitkit/webhook/internal/reviewtest"
 )
 
 // occupied sends a body through a webhook and returns what the request occupies while
@@ -57,7 +58,7 @@ func many(kind, before, each string, n int, after string) string {
 		}
 		object.WriteString(strings.ReplaceAll(each, "#", fmt.Sprint(i)))
 	}
-	return reviewOf(`,"kind":{"group":"","version":"v1","kind":"` + kind + `"},"resource":{"group":"","version":"v1","resource":"pods"},"operation":"CREATE",` +
+	return reviewtest.With(`,"kind":{"group":"","version":"v1","kind":"` + kind + `"},"resource":{"group":"","version":"v1","resource":"pods"},"operation":"CREATE",` +
 		`"object":{"apiVersion":"v1","kind":"` + kind + `",` + before + object.String() + after + `}`)
 }
 

@@ -1,11 +1,10 @@
-package metricsguard
+package metricsguard_test
 
 import (
 	"context"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -13,8 +12,9 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/admitkit/admitkit/manager/internal/metricsguard/guardtest"
 )
 
 // apiAnswers are those of an API server.
@@ -24,7 +24,7 @@ func (a apiAnswers) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(a(r)))}, nil
 }
 
-// TestMadeUpTokensKeepNobodyFromTheMetrics has an API server that apiAnswers when it is told
+// TestMadeUpTokensKeepNobodyFromTheMetrics has an API server that answers when it is told
 // to, because a real one is too fast to show who waits.
 func TestMadeUpTokensKeepNobodyFromTheMetrics(t *testing.T) {
 	t.Parallel()
@@ -55,7 +55,7 @@ func TestMadeUpTokensKeepNobodyFromTheMetrics(t *testing.T) {
 			return `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{}}`
 		})
 		now := clocktesting.NewFakePassiveClock(time.Now())
-		get := guardedMetrics(t, &rest.Config{Host: "http://api", Transport: api, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, now)
+		get := guardtest.Guarded(t, &rest.Config{Host: "http://api", Transport: api, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, now)
 		if code := get(t.Context(), "192.0.2.100", "good"); code != http.StatusOK {
 			t.Fatalf("got %d", code)
 		}
@@ -82,22 +82,4 @@ func TestMadeUpTokensKeepNobodyFromTheMetrics(t *testing.T) {
 			t.Errorf("the API server was asked %d times at once", most)
 		}
 	})
-}
-
-// guardedMetrics returns what gets metrics from an address with a token.
-func guardedMetrics(t *testing.T, config *rest.Config, now clock.PassiveClock) func(ctx context.Context, address, token string) int {
-	t.Helper()
-	guard, err := New(config, func(error) {}, now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	guarded := guard.Around(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	return func(ctx context.Context, address, token string) int {
-		request := httptest.NewRequestWithContext(ctx, http.MethodGet, "/metrics", http.NoBody)
-		request.Header.Set("Authorization", "Bearer "+token)
-		request.RemoteAddr = address + ":1234"
-		answer := httptest.NewRecorder()
-		guarded.ServeHTTP(answer, request)
-		return answer.Code
-	}
 }

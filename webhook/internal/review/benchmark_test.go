@@ -11,6 +11,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/admitkit/admitkit/webhook/internal/limits"
+	"github.com/admitkit/admitkit/webhook/internal/reviewtest"
 )
 
 // BenchmarkReview reads an AdmissionReview: the codec, and what it replaces.
@@ -18,7 +19,7 @@ func BenchmarkReview(b *testing.B) {
 	for _, file := range recordings {
 		body := recorded(b, file)
 		b.Run(strings.TrimSuffix(file, ".json")+"/admitkit", func(b *testing.B) {
-			request := newRequest(body)
+			request := reviewtest.NewRequest(body)
 			recorder := httptest.NewRecorder()
 			measure(b, body, func() error {
 				request.Body = io.NopCloser(bytes.NewReader(body))

@@ -21,6 +21,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/webhook/internal/failure"
 	"github.com/admitkit/admitkit/webhook/internal/limits"
+	"github.com/admitkit/admitkit/webhook/internal/reviewtest"
 )
 
 // recordings are AdmissionReviews as a kube-apiserver 1.37 sent them.
@@ -35,39 +36,34 @@ func recorded(t testing.TB, file string) []byte {
 	return body
 }
 
-// review returns an AdmissionReview with more fields in its request.
-func review(fields string) string {
-	return `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u"` + fields + `}}`
-}
-
 func nested(levels int) string {
 	return strings.Repeat("[", levels) + strings.Repeat("]", levels)
 }
 
 // unusual are reviews that no API server sends, and that are read all the same.
 var unusual = map[string]string{
-	"no fields but the uid":             review(``),
+	"no fields but the uid":             reviewtest.With(``),
 	"white space everywhere":            " {\n\t\"apiVersion\" : \"admission.k8s.io/v1\" , \"kind\":\"AdmissionReview\",\r\"request\" : { \"uid\" : \"u\" , \"object\" : { \"a\" : [ ] } , \"userInfo\" : { \"groups\" : [ \"a\" , \"b\" ] } } } \n",
 	"the request first":                 `{"request":{"uid":"u"},"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}`,
 	"escaped names and values":          `{"api\u0056ersion":"admission.k8s.io\/v1","kind":"Admission\u0052eview","request":{"\u0075id":"\u0075\n\"\\","name":"\ud83d\ude00"}}`,
-	"a lone surrogate":                  review(`,"name":"a\ud800b"`),
-	"names in another case":             review(`,"Name":"a","NAMESPACE":"b","userinfo":{"username":"c"}`),
-	"unknown fields of every shape":     review(`,"x":{"uid":"v"},"y":[1,-2.5e+10,true,false,null,"\u00e9"],"z":"é"`),
-	"an unknown field twice":            review(`,"x":1,"x":2`),
-	"null for everything":               review(`,"kind":null,"resource":null,"subResource":null,"requestKind":null,"requestResource":null,"name":null,"operation":null,"userInfo":null,"object":null,"oldObject":null,"dryRun":null,"options":null`),
-	"converted from another kind":       review(`,"kind":{"kind":"A"},"requestKind":{"kind":"B"},"resource":{"resource":"as"},"requestResource":{"resource":"bs"}`),
-	"the same with white space":         review(`,"kind": {"kind":"A"} ,"requestKind": {"kind":"A"} ,"resource":{},"requestResource":{}`),
-	"the requested kind first":          review(`,"requestKind":{"kind":"A"},"kind":{"kind":"A"}`),
-	"null within the user":              review(`,"userInfo":{"username":null,"uid":null,"groups":null,"extra":null}`),
-	"null within the user's lists":      review(`,"userInfo":{"groups":[null,"a"],"extra":{"a":null,"b":[null]}}`),
-	"empty lists and maps":              review(`,"userInfo":{"groups":[],"extra":{"a":[]}},"kind":{},"requestKind":{},"object":{}`),
-	"an empty extra":                    review(`,"userInfo":{"extra":{}}`),
-	"strings longer than usual":         review(`,"name":"` + strings.Repeat("n", 600) + `","namespace":"` + strings.Repeat("s", 6000) + `","operation":"CREATE"`),
-	"dryRun":                            review(`,"dryRun":true`),
-	"no dryRun":                         review(`,"dryRun":false`),
-	"objects that are no objects":       review(`,"object":1,"oldObject":"a","options":[true]`),
-	"an object with a field twice":      review(`,"object":{"a":1,"a":2}`),
-	"an object nested to the limit":     review(`,"object":` + nested(9998)),
+	"a lone surrogate":                  reviewtest.With(`,"name":"a\ud800b"`),
+	"names in another case":             reviewtest.With(`,"Name":"a","NAMESPACE":"b","userinfo":{"username":"c"}`),
+	"unknown fields of every shape":     reviewtest.With(`,"x":{"uid":"v"},"y":[1,-2.5e+10,true,false,null,"\u00e9"],"z":"é"`),
+	"an unknown field twice":            reviewtest.With(`,"x":1,"x":2`),
+	"null for everything":               reviewtest.With(`,"kind":null,"resource":null,"subResource":null,"requestKind":null,"requestResource":null,"name":null,"operation":null,"userInfo":null,"object":null,"oldObject":null,"dryRun":null,"options":null`),
+	"converted from another kind":       reviewtest.With(`,"kind":{"kind":"A"},"requestKind":{"kind":"B"},"resource":{"resource":"as"},"requestResource":{"resource":"bs"}`),
+	"the same with white space":         reviewtest.With(`,"kind": {"kind":"A"} ,"requestKind": {"kind":"A"} ,"resource":{},"requestResource":{}`),
+	"the requested kind first":          reviewtest.With(`,"requestKind":{"kind":"A"},"kind":{"kind":"A"}`),
+	"null within the user":              reviewtest.With(`,"userInfo":{"username":null,"uid":null,"groups":null,"extra":null}`),
+	"null within the user's lists":      reviewtest.With(`,"userInfo":{"groups":[null,"a"],"extra":{"a":null,"b":[null]}}`),
+	"empty lists and maps":              reviewtest.With(`,"userInfo":{"groups":[],"extra":{"a":[]}},"kind":{},"requestKind":{},"object":{}`),
+	"an empty extra":                    reviewtest.With(`,"userInfo":{"extra":{}}`),
+	"strings longer than usual":         reviewtest.With(`,"name":"` + strings.Repeat("n", 600) + `","namespace":"` + strings.Repeat("s", 6000) + `","operation":"CREATE"`),
+	"dryRun":                            reviewtest.With(`,"dryRun":true`),
+	"no dryRun":                         reviewtest.With(`,"dryRun":false`),
+	"objects that are no objects":       reviewtest.With(`,"object":1,"oldObject":"a","options":[true]`),
+	"an object with a field twice":      reviewtest.With(`,"object":{"a":1,"a":2}`),
+	"an object nested to the limit":     reviewtest.With(`,"object":` + nested(9998)),
 	"a response that is not a response": `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u"},"response":null}`,
 }
 
@@ -79,38 +75,38 @@ var malformed = map[string]struct{ body, message string }{
 	"a list":                              {`[]`, "expected an object, found '['"},
 	"null":                                {`null`, `got apiVersion "", kind ""`},
 	"an empty object":                     {`{}`, `got apiVersion "", kind ""`},
-	"v1beta1":                             {strings.Replace(review(``), "/v1", "/v1beta1", 1), `got apiVersion "admission.k8s.io/v1beta1", kind "AdmissionReview"; this webhook speaks admission.k8s.io/v1 AdmissionReview only`},
+	"v1beta1":                             {strings.Replace(reviewtest.With(``), "/v1", "/v1beta1", 1), `got apiVersion "admission.k8s.io/v1beta1", kind "AdmissionReview"; this webhook speaks admission.k8s.io/v1 AdmissionReview only`},
 	"another kind":                        {`{"apiVersion":"v1","kind":"Pod"}`, `got apiVersion "v1", kind "Pod"`},
 	"no request":                          {`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, "has no request"},
 	"a null request":                      {`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":null}`, "has no request"},
 	"no uid":                              {`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{}}`, "has no uid"},
-	"something after the review":          {review(``) + `{}`, "expected the end, found '{'"},
-	"a trailing comma":                    {review(`,`), "expected the name of a field, found '}'"},
-	"a comma for a colon":                 {review(`,"name","a"`), "expected a colon, found ','"},
-	"a number for a string":               {review(`,"name":1`), "request: name: at byte 89: expected a string, found '1'"},
-	"a string for a bool":                 {review(`,"dryRun":"true"`), "expected true or false"},
-	"a string for an object":              {review(`,"userInfo":"alice"`), "userInfo: at byte 93: expected an object"},
-	"a string for a list":                 {review(`,"userInfo":{"groups":"a"}`), "expected a list of strings"},
-	"a misspelt literal":                  {review(`,"dryRun":nul`), "expected a value, found 'n'"},
-	"a number with a leading zero":        {review(`,"object":{"a":01}`), "expected a comma or }, found '1'"},
-	"a number without digits":             {review(`,"object":{"a":-}`), "expected a digit, found '}'"},
-	"a number that ends with a point":     {review(`,"object":{"a":1.}`), "expected a digit"},
-	"a number that ends with an exponent": {review(`,"object":{"a":1e+}`), "expected a digit"},
-	"a mismatched bracket":                {review(`,"object":{"a":[}`), "expected a value, found '}'"},
-	"an unknown escape":                   {review(`,"object":"\x"`), "expected an escape, found 'x'"},
-	"a short escape":                      {review(`,"object":"\u12"`), "expected a hexadecimal digit"},
-	"a control character in a string":     {review(`,"object":"` + "\x01" + `"`), "expected a character of a string"},
-	"a byte order mark":                   {"\ufeff" + review(``), "expected an object"},
+	"something after the review":          {reviewtest.With(``) + `{}`, "expected the end, found '{'"},
+	"a trailing comma":                    {reviewtest.With(`,`), "expected the name of a field, found '}'"},
+	"a comma for a colon":                 {reviewtest.With(`,"name","a"`), "expected a colon, found ','"},
+	"a number for a string":               {reviewtest.With(`,"name":1`), "request: name: at byte 89: expected a string, found '1'"},
+	"a string for a bool":                 {reviewtest.With(`,"dryRun":"true"`), "expected true or false"},
+	"a string for an object":              {reviewtest.With(`,"userInfo":"alice"`), "userInfo: at byte 93: expected an object"},
+	"a string for a list":                 {reviewtest.With(`,"userInfo":{"groups":"a"}`), "expected a list of strings"},
+	"a misspelt literal":                  {reviewtest.With(`,"dryRun":nul`), "expected a value, found 'n'"},
+	"a number with a leading zero":        {reviewtest.With(`,"object":{"a":01}`), "expected a comma or }, found '1'"},
+	"a number without digits":             {reviewtest.With(`,"object":{"a":-}`), "expected a digit, found '}'"},
+	"a number that ends with a point":     {reviewtest.With(`,"object":{"a":1.}`), "expected a digit"},
+	"a number that ends with an exponent": {reviewtest.With(`,"object":{"a":1e+}`), "expected a digit"},
+	"a mismatched bracket":                {reviewtest.With(`,"object":{"a":[}`), "expected a value, found '}'"},
+	"an unknown escape":                   {reviewtest.With(`,"object":"\x"`), "expected an escape, found 'x'"},
+	"a short escape":                      {reviewtest.With(`,"object":"\u12"`), "expected a hexadecimal digit"},
+	"a control character in a string":     {reviewtest.With(`,"object":"` + "\x01" + `"`), "expected a character of a string"},
+	"a byte order mark":                   {"\ufeff" + reviewtest.With(``), "expected an object"},
 	"the request twice":                   {`{"request":{"uid":"u"},"request":{"uid":"v"}}`, "duplicate field request"},
-	"the object twice":                    {review(`,"object":{},"object":{"a":1}`), "request: duplicate field object"},
-	"the object twice, once escaped":      {review(`,"object":{},"\u006fbject":{"a":1}`), "request: duplicate field object"},
-	"the user's name twice":               {review(`,"userInfo":{"username":"a","username":"b"}`), "request: userInfo: duplicate field username"},
-	"an extra twice":                      {review(`,"userInfo":{"extra":{"a":[],"a":[]}}`), "request: userInfo: extra: duplicate field a"},
-	"an object nested beyond the limit":   {review(`,"object":` + nested(9999)), "nested deeper than 10000 levels"},
+	"the object twice":                    {reviewtest.With(`,"object":{},"object":{"a":1}`), "request: duplicate field object"},
+	"the object twice, once escaped":      {reviewtest.With(`,"object":{},"\u006fbject":{"a":1}`), "request: duplicate field object"},
+	"the user's name twice":               {reviewtest.With(`,"userInfo":{"username":"a","username":"b"}`), "request: userInfo: duplicate field username"},
+	"an extra twice":                      {reviewtest.With(`,"userInfo":{"extra":{"a":[],"a":[]}}`), "request: userInfo: extra: duplicate field a"},
+	"an object nested beyond the limit":   {reviewtest.With(`,"object":` + nested(9999)), "nested deeper than 10000 levels"},
 	"nesting without end":                 {strings.Repeat("[", 1<<20), "expected an object"},
-	"objects without end":                 {review(`,"object":` + strings.Repeat(`{"a":`, 1<<20)), "nested deeper than 10000 levels"},
-	"invalid UTF-8 in the envelope":       {review(",\"name\":\"\xff\""), "not valid UTF-8"},
-	"invalid UTF-8 in the object":         {review(",\"object\":{\"a\":\"\xc3\"}"), "not valid UTF-8"},
+	"objects without end":                 {reviewtest.With(`,"object":` + strings.Repeat(`{"a":`, 1<<20)), "nested deeper than 10000 levels"},
+	"invalid UTF-8 in the envelope":       {reviewtest.With(",\"name\":\"\xff\""), "not valid UTF-8"},
+	"invalid UTF-8 in the object":         {reviewtest.With(",\"object\":{\"a\":\"\xc3\"}"), "not valid UTF-8"},
 }
 
 func TestReviewIsReadAsTheAPIMachineryReadsIt(t *testing.T) {
@@ -194,7 +190,7 @@ func refusedOnPurpose(err error) bool {
 }
 
 func TestPartsOfTheBodyDoNotReachIntoEachOther(t *testing.T) {
-	request, _, err := Parse([]byte(review(`,"object":{"a":1},"oldObject":{"b":2}`)))
+	request, _, err := Parse([]byte(reviewtest.With(`,"object":{"a":1},"oldObject":{"b":2}`)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +201,7 @@ func TestPartsOfTheBodyDoNotReachIntoEachOther(t *testing.T) {
 }
 
 func TestStringsOfTheRequestDoNotAliasTheBody(t *testing.T) {
-	body := []byte(review(`,"name":"pod","userInfo":{"username":"alice","groups":["a","b\n"],"extra":{"k":["v"]}}`))
+	body := []byte(reviewtest.With(`,"name":"pod","userInfo":{"username":"alice","groups":["a","b\n"],"extra":{"k":["v"]}}`))
 	request, _, err := Parse(body)
 	if err != nil {
 		t.Fatal(err)
@@ -227,7 +223,7 @@ func TestMalformedReviewGetsAStatusWithAMessage(t *testing.T) {
 			if strings.Contains(test.message, "nested deeper") { // a limit
 				code, reason = http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge
 			}
-			expectStatus(t, post([]byte(test.body)), code, reason, test.message)
+			reviewtest.ExpectStatus(t, post([]byte(test.body)), code, reason, test.message)
 		})
 	}
 }
@@ -242,7 +238,7 @@ func TestTruncatedReviewIsRefusedWhereverItEnds(t *testing.T) {
 }
 
 func TestContentTypeMayHaveParameters(t *testing.T) {
-	request := withContentType(httptest.NewRequest(http.MethodPost, "/", strings.NewReader(review(``))), "application/json; charset=utf-8")
+	request := reviewtest.WithContentType(httptest.NewRequest(http.MethodPost, "/", strings.NewReader(reviewtest.With(``))), "application/json; charset=utf-8")
 	if _, err := Read(httptest.NewRecorder(), request, "an AdmissionReview", maxBody, &limits.Share{}); err != nil {
 		t.Error(err)
 	}
@@ -257,7 +253,7 @@ func TestAUserHasABoundedNumberOfGroupsAndExtraFields(t *testing.T) {
 					entries[i] = fmt.Sprintf(`"%d":[]`, i)
 				}
 			}
-			_, _, err := Parse([]byte(review(`,"userInfo":{` + fmt.Sprintf(each, strings.Join(entries, ",")) + `}`)))
+			_, _, err := Parse([]byte(reviewtest.With(`,"userInfo":{` + fmt.Sprintf(each, strings.Join(entries, ",")) + `}`)))
 			if bad != (err != nil && strings.Contains(err.Error(), "more than 10000 entries")) {
 				t.Errorf("%d of %s: %v", n, name, err)
 			}
@@ -289,7 +285,7 @@ func TestReadingAReviewKeepsToItsBudgetOfAllocations(t *testing.T) {
 		t.Run(file, func(t *testing.T) {
 			body := recorded(t, file)
 			recorder := httptest.NewRecorder()
-			request := newRequest(body)
+			request := reviewtest.NewRequest(body)
 			allocs := testing.AllocsPerRun(100, func() {
 				request.Body = io.NopCloser(bytes.NewReader(body))
 				body, err := Read(recorder, request, "an AdmissionReview", maxBody, &limits.Share{})
@@ -307,19 +303,10 @@ func TestReadingAReviewKeepsToItsBudgetOfAllocations(t *testing.T) {
 	}
 }
 
-func newRequest(body []byte) *http.Request {
-	return withContentType(httptest.NewRequest(http.MethodPost, "/mutate/test?timeout=10s", bytes.NewReader(body)), "application/json")
-}
-
-func withContentType(request *http.Request, contentType string) *http.Request {
-	request.Header.Set("Content-Type", contentType)
-	return request
-}
-
 // post reads a body as the server does, and answers what is no review.
 func post(body []byte) *httptest.ResponseRecorder {
 	recorder := httptest.NewRecorder()
-	request := newRequest(body)
+	request := reviewtest.NewRequest(body)
 	body, err := Read(recorder, request, "an AdmissionReview", maxBody, &limits.Share{})
 	if err == nil {
 		_, _, err = Parse(body)
@@ -332,18 +319,3 @@ func post(body []byte) *httptest.ResponseRecorder {
 
 // maxBody is the default of MaxBodyBytes.
 const maxBody = 8 << 20
-
-func expectStatus(t *testing.T, recorder *httptest.ResponseRecorder, code int, reason metav1.StatusReason, message string) {
-	t.Helper()
-	var status metav1.Status
-	if err := json.Unmarshal(recorder.Body.Bytes(), &status); err != nil {
-		t.Fatalf("the answer is no Status: %v: %s", err, recorder.Body)
-	}
-	got := fmt.Sprint(recorder.Code, status.APIVersion, status.Kind, status.Status, status.Code, status.Reason)
-	if want := fmt.Sprint(code, "v1", "Status", metav1.StatusFailure, code, reason); got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-	if !strings.Contains(status.Message, message) {
-		t.Errorf("the message is %q, want %q in it", status.Message, message)
-	}
-}
