@@ -38,7 +38,7 @@ type Reader struct {
 	Unbound sync.Map
 }
 
-// NewReader returns a reader. checks may be nil in an uninstall, which grants nothing.
+// NewReader returns a reader. asked may be nil in an uninstall, which grants nothing.
 func NewReader(conn *kube.Connection, k grant.Kind, asked *check.Queue, keep Retention) *Reader {
 	return &Reader{Connection: conn, kind: k, checks: asked, keep: keep, promises: promises{made: map[types.NamespacedName]bool{}}}
 }

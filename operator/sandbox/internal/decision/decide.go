@@ -22,7 +22,7 @@ const MaxOutput = 4096
 
 // Decision is what to do. apply does it in the order of the fields.
 type Decision struct {
-	// Restore is how the policy is to be again, nil if it is as it was made, and unrestored why that is not known.
+	// Restore is how the policy is to be again, nil if it is as it was made, and Unrestored why that is not known.
 	Restore    *egress.Restoration
 	Unrestored error
 	// End deletes the Job, and its Pods with it.
@@ -35,8 +35,8 @@ type Decision struct {
 	Release bool
 	// Discard deletes the run.
 	Discard bool
-	// Next is when to look again if nothing happens, zero is never. poll says that the
-	// run waits for something that is not watched, and refused that it is the broker that said no.
+	// Next is when to look again if nothing happens, zero is never. Poll says that the
+	// run waits for something that is not watched, and Refused that it is the broker that said no.
 	Next          time.Time
 	Poll, Refused bool
 }

@@ -44,7 +44,7 @@ type Proxy struct {
 	InContainer []string
 	// Image is that of the command sandbox.
 	Image string
-	// BrokerURL is where the broker is, and brokerPort the port in it.
+	// BrokerURL is where the broker is, and BrokerPort the port in it.
 	BrokerURL  string
 	BrokerPort int32
 	// UpstreamCA says that there are authorities of servers besides those of the internet.
