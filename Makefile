@@ -215,7 +215,7 @@ generate: $(COUNTERFEITER) $(CONTROLLER_GEN) ## Write generated code anew
 	cp operator/config/crd/*.yaml operator/charts/admitkit/files/crds/
 	cp operator/config/crd/metacontroller/*.yaml operator/charts/admitkit/files/crds/metacontroller/
 	cp operator/config/policy/*.yaml operator/charts/admitkit/files/policies/
-	go -C operator test -count=1 -run '^TestTheRulesOfTheChart' ./cmd/admitkit -update > /dev/null
+	go -C operator test -count=1 -run '^TestThe(Rules|Settings)OfTheChart' ./cmd/admitkit -update > /dev/null
 	go -C operator test -count=1 -run '^TestTheFilesOfTheChart' ./cmd/sandbox -update > /dev/null
 
 .PHONY: lint

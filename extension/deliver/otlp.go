@@ -29,7 +29,7 @@ func (o *OTLPOptions) Validate() error {
 	case err != nil:
 		return err
 	case u.RawQuery != "" || u.Fragment != "":
-		return fmt.Errorf("URL %q must not have a query; put a credential into Header or TokenFile", u.Scheme+"://"+u.Host+u.Path)
+		return fmt.Errorf("URL %q must not have a query; put a credential into TokenFile", u.Scheme+"://"+u.Host+u.Path)
 	case u.Scheme == "https":
 		return nil
 	case o.CAFile != "" || o.CertFile != "":

@@ -103,7 +103,7 @@ Exit codes: 0 done; 1 failed, or denied by review; 2 a flag, option, scope or ma
 	root.AddCommand(s.start(), s.register(), s.serve(), s.reconcile(), s.check(), s.unregister(), newReview(name, f, build), newManifests(name, f, build), newVersion())
 	for _, sub := range root.Commands() {
 		run := sub.RunE
-		sub.RunE = func(cmd *cobra.Command, args []string) error { return inFlags(cmd.Flags(), run(cmd, args)) }
+		sub.RunE = func(cmd *cobra.Command, args []string) error { return f.inFlags(cmd.Flags(), run(cmd, args)) }
 	}
 	return root
 }

@@ -294,6 +294,32 @@ func TestThereIsAFlagForEveryOption(t *testing.T) {
 	}
 }
 
+func TestErrorsOfExtensionsNameFlags(t *testing.T) {
+	for text, want := range map[string]string{
+		"beep options: Retention: -1s":                            "beep options: --beep-retention: -1s",
+		"beep options: MaxDuration 1s, Loud and Quiet":            "beep options: --max-duration 1s, Loud and Quiet",
+		"beep options: Rooms: no such room":                       "beep options: --beep-room: no such room",
+		"beep options: Horn: URL: not https":                      "beep options: --beep-horn-url: not https",
+		"beep options: Lamp: Color: Blue":                         "beep options: --lamp-shade: Blue",
+		"beep options: Lamp: Watts: 3":                            "beep options: Lamp: Watts: 3",
+		"beep options: horn options: Retention, WebhookNamespace": "beep options: horn options: --horn-retention, --webhook-namespace",
+		"the API server says Retention":                           "the API server says Retention",
+	} {
+		cmd := command.New("beep", func(*manager.Manager) error { return errors.New(text) },
+			command.WithOptionFlags("beep options: ", "beep"), command.WithOptionFlags("horn options: ", "horn"))
+		flags := cmd.PersistentFlags()
+		for _, name := range []string{"beep-retention", "horn-retention", "max-duration", "beep-room", "beep-horn-url", "lamp-shade", "loud"} {
+			flags.String(name, "", "")
+		}
+		command.NameOptions(flags, "lamp-shade", "Lamp: Color")
+		cmd.SetOut(io.Discard)
+		cmd.SetArgs([]string{"manifests", "--image=x", "--namespace=apps"})
+		if err := cmd.ExecuteContext(t.Context()); err == nil || err.Error() != want || command.ExitCode(err) != 2 {
+			t.Errorf("%s: got %v, want %s", text, err, want)
+		}
+	}
+}
+
 func TestAnAuthorSetsOptionsThatNoFlagHas(t *testing.T) {
 	var got string
 	cmd := command.New("stamp", func(mgr *manager.Manager) error {

@@ -39,6 +39,7 @@ type flags struct {
 	change []func(*manager.Options)
 	// changeInstall are the functions of WithInstallOptions.
 	changeInstall []func(*manager.InstallOptions)
+	ofExtensions  []optionFlags
 }
 
 // bind defines the flags. The program's name distinguishes it from others, if it can.

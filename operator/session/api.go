@@ -62,8 +62,8 @@ func (o *Options) checkAPI() error {
 	switch {
 	case o.API && !o.collects():
 		return errors.New("API has no effect without Folder or Storage: only collectors can read recordings")
-	case o.API && o.Service == "":
-		return errors.New("Service is empty: with API, the front proxy of the cluster reaches the replicas by it")
+	case o.API && o.ServiceName == "":
+		return errors.New("ServiceName is empty: with API, the front proxy of the cluster reaches the replicas by it")
 	}
 	return nil
 }
@@ -72,7 +72,7 @@ func (o *Options) checkAPI() error {
 // the Service.
 func (s *shared) servingCertificate(mgr extension.Manager) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
 	forRecorders, err := mgr.GetServingCertificate(s.options.ServerName)
-	service := s.options.Service + "." + s.namespace + ".svc"
+	service := s.options.ServiceName + "." + s.namespace + ".svc"
 	if err != nil || !s.options.API || service == s.options.ServerName {
 		return forRecorders, err
 	}
@@ -202,7 +202,7 @@ func (r *receiver) publishBundle(ctx context.Context) error {
 		return fmt.Errorf("the CA of this port: %w", err)
 	}
 	client := r.core.RESTClient()
-	found, err := readAPIService(ctx, client, r.namespace, r.options.Service)
+	found, err := readAPIService(ctx, client, r.namespace, r.options.ServiceName)
 	switch {
 	case err != nil || bytes.Equal(found.Spec.CABundle, bundle):
 		return err
@@ -244,7 +244,7 @@ func (s *Session) Remove(ctx context.Context, mgr extension.Manager) error {
 	if err != nil {
 		return err
 	}
-	found, err := readAPIService(ctx, core.RESTClient(), mgr.GetWebhookNamespace(), s.options.Service)
+	found, err := readAPIService(ctx, core.RESTClient(), mgr.GetWebhookNamespace(), s.options.ServiceName)
 	if apierrors.IsNotFound(err) || errors.Is(err, errForeign) {
 		return nil
 	}

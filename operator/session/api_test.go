@@ -72,14 +72,14 @@ func readable(t *testing.T, reached bool) *reading {
 	r := &reading{front: front}
 	namespace, home := testkit.Namespace(t, admin), testkit.Namespace(t, admin)
 	i, folder := c.collecting(t, func(o *session.Options) {
-		o.API, o.AuditObjects, o.Service = true, true, "sessions"
+		o.API, o.AuditObjects, o.ServiceName = true, true, "sessions"
 		r.address = o.Collectors[0]
 		// No kube-proxy runs here.
-		registered := session.APIService(home, o.Service, o.Port)
+		registered := session.APIService(home, o.ServiceName, o.Port)
 		if err := unstructured.SetNestedField(registered.Object, reached, "spec", "insecureSkipTLSVerify"); err != nil {
 			t.Fatal(err)
 		}
-		testkit.Create(t, admin, registered, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: o.Service}, Spec: corev1.ServiceSpec{
+		testkit.Create(t, admin, registered, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: o.ServiceName}, Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeExternalName, ExternalName: "localhost", Ports: []corev1.ServicePort{{Name: "sessions", Port: o.Port}},
 		}})
 	}, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "watched"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: home}})

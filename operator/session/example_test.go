@@ -16,7 +16,7 @@ func Example() {
 	command.Main(command.New("sessions", func(mgr *manager.Manager) error {
 		sessions := session.New(session.Options{
 			Image: "ghcr.io/admitkit/recorder:v1", KeyFolder: "/session-key",
-			Folder: "/sessions", Claim: "sessions", Service: mgr.GetManagerOptions().ServiceName,
+			Folder: "/sessions", Claim: "sessions", ServiceName: mgr.GetManagerOptions().ServiceName,
 			Max: 8 * time.Hour,
 		})
 		// The command that audit records is the user's, once it knows of the recorder.

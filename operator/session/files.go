@@ -73,7 +73,7 @@ func (s *shared) authorities() ([]byte, error) {
 func (s *shared) ownCollectors(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
-	service, err := s.core.Services(s.mgr.GetWebhookNamespace()).Get(ctx, s.options.Service, metav1.GetOptions{})
+	service, err := s.core.Services(s.mgr.GetWebhookNamespace()).Get(ctx, s.options.ServiceName, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("the Service to which recorders connect: %w", err)
 	}

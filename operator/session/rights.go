@@ -57,7 +57,7 @@ func (s *shared) NamespaceRights() map[string][]rbacv1.PolicyRule {
 		return s.apiNamespaceRights(nil)
 	}
 	return s.apiNamespaceRights(map[string][]rbacv1.PolicyRule{s.namespace: {
-		{APIGroups: []string{""}, Resources: []string{"services"}, ResourceNames: []string{s.options.Service}, Verbs: []string{"get"}},
+		{APIGroups: []string{""}, Resources: []string{"services"}, ResourceNames: []string{s.options.ServiceName}, Verbs: []string{"get"}},
 	}})
 }
 

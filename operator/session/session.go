@@ -111,9 +111,9 @@ type Options struct {
 	StorageEnv []corev1.EnvVar
 	// Port is that of the collector, in the Pods and in the Service. Default: DefaultPort.
 	Port int32
-	// Service is the name of the Service in front of the replicas, in the manager's own
+	// ServiceName is the name of the Service in front of the replicas, in the manager's own
 	// namespace. Required with Folder or Storage, unless there are Collectors and a ServerName.
-	Service string
+	ServiceName string
 	// AuditObjects writes into the AuditEvent of each exec where its recording is. The
 	// extension audit must make AuditEvents.
 	AuditObjects bool
@@ -323,8 +323,8 @@ func (o *Options) checkOwn() error {
 	switch {
 	case o.CAFile != "":
 		return errors.New("CAFile has no effect with Folder or Storage: the manager has its own CA; leave one of them out")
-	case o.Service == "" && (len(o.Collectors) == 0 || o.ServerName == ""):
-		return errors.New("Service is empty: recorders reach the replicas by the Service in front of them; name it, or give Collectors and ServerName")
+	case o.ServiceName == "" && (len(o.Collectors) == 0 || o.ServerName == ""):
+		return errors.New("ServiceName is empty: recorders reach the replicas by the Service in front of them; name it, or give Collectors and ServerName")
 	case o.Port < 1 || o.Port > 65535:
 		return fmt.Errorf("Port is %d: must be from 1 to 65535", o.Port)
 	case o.Retention < MinRetention:
@@ -395,7 +395,7 @@ func (s *shared) register(mgr extension.Manager) error {
 		return err
 	}
 	if s.options.ServerName == "" {
-		s.options.ServerName = s.options.Service + "." + mgr.GetWebhookNamespace() + ".svc"
+		s.options.ServerName = s.options.ServiceName + "." + mgr.GetWebhookNamespace() + ".svc"
 	}
 	if s.options.AuditObjects {
 		if s.client, err = cluster.NewClient(mgr, scheme); err != nil {

@@ -1,9 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/admitkit/admitkit/extension"
@@ -29,10 +29,36 @@ type auditFlags struct {
 	clusterName   string
 	imageUpdaters []string
 	nodeProxy     bool
+	on            bool
+	rules         ruleFlags
+}
+
+func (f *auditFlags) part() part {
+	return part{
+		bind: f.bind, on: func() bool { return f.on }, flags: []string{"audit-", "cluster-name", "enforce", "mark-touched-pods", "evict-"}, off: "with --audit=false",
+		options: map[string]string{"sink otlp: ": otlpPrefix, "sink cloudevents: ": cloudEventsPrefix, "sink file: ": "audit-file", "sink auditevent: ": "audit"},
+		enabled: "audit.enabled",
+		values: map[string]string{
+			"audit": "audit.enabled", "cluster-name": "clusterName", "audit-all-namespaces": "audit.allNamespaces", "audit-required": "audit.required",
+			"audit-log": "audit.log.enabled", "audit-event": "audit.event.enabled", "audit-objects": "audit.objects.enabled",
+			"audit-retention": "audit.retention", "audit-node-proxy": "audit.nodeProxy", "audit-redact": "audit.redact", "audit-image-updater": "audit.imageUpdaters",
+			"audit-fold-after": "audit.objects.foldAfter", "audit-fold-user-after": "audit.objects.foldUserAfter", "audit-fold-all-after": "audit.objects.foldAllAfter",
+			"audit-deletable-by": "audit.objects.deletableBy", "audit-file-max-size": "audit.file.maxSize", "audit-file-max-age": "audit.file.maxAge",
+			"audit-cloudevents-url": "audit.cloudEvents.url", "audit-cloudevents-source": "audit.cloudEvents.source",
+			"audit-otlp-endpoint": "audit.otlp.endpoint", "audit-otlp-insecure": "audit.otlp.insecure", "audit-otlp-resource": "audit.otlp.resource",
+			"enforce": "audit.enforcement.enabled", "enforce-namespaces": "audit.enforcement.namespaces", "enforce-exempt-user": "audit.enforcement.exemptUsers",
+			"enforce-exempt-group": "audit.enforcement.exemptGroups", "enforce-command": "audit.enforcement.commands",
+			"enforce-no-tty": "audit.enforcement.forbidTTY", "enforce-no-stdin": "audit.enforcement.forbidStdin",
+			"mark-touched-pods": "audit.touchedPods.mark", "evict-touched-pods-after": "audit.touchedPods.evictAfter",
+			"evict-touched-pods-max": "audit.touchedPods.maxEvictAfter", "evict-unmanaged-pods": "audit.touchedPods.evictUnmanaged",
+		},
+	}
 }
 
 func (f *auditFlags) bind(flags *pflag.FlagSet) {
 	f.flags = flags
+	flags.BoolVar(&f.on, "audit", true, "record who accessed which Pod, by exec and every other way")
+	f.rules.bind(flags)
 	flags.BoolVar(&f.required, "audit-required", false, "make every audit sink Closed: refuse sessions that cannot be recorded, and all sessions while the webhook is down")
 	flags.StringSliceVar(&f.closed, "audit-closed", nil, "audit sinks that are Closed: log, event, auditevent, file, cloudevents, otlp; the others are Open")
 	flags.BoolVar(&f.allNamespaces, "audit-all-namespaces", false, "audit kube-system and the manager's own namespace too, whatever --namespace says")
@@ -58,8 +84,8 @@ func (f *auditFlags) bind(flags *pflag.FlagSet) {
 }
 
 // options returns the options of the extension.
-func (f *auditFlags) options(cmd *cobra.Command) (audit.Options, error) {
-	options := audit.Options{Redact: append([]string{}, f.redact...), ImageUpdaters: f.imageUpdaters, ClusterName: f.clusterName, WithoutNodeProxy: !f.nodeProxy}
+func (f *auditFlags) options(withAccess bool) (audit.Options, error) {
+	options := audit.Options{AccessRequests: withAccess, Redact: append([]string{}, f.redact...), ImageUpdaters: f.imageUpdaters, ClusterName: f.clusterName, WithoutNodeProxy: !f.nodeProxy}
 	if f.allNamespaces {
 		options.NamespaceSelector = extension.EveryNamespace()
 	}
@@ -83,14 +109,14 @@ func (f *auditFlags) options(cmd *cobra.Command) (audit.Options, error) {
 		}
 		sinks = append(sinks, deliver.NewCloudEvents(f.cloudEvents))
 	}
-	if err := checkCollector(f.flags, otlpPrefix, &f.otlp, "dir", "resource"); err != nil {
+	if err := checkCollector(f.flags, otlpPrefix, "sink otlp", &f.otlp, "dir", "resource"); err != nil {
 		return options, err
 	}
 	if f.otlp.URL != "" {
 		sinks = append(sinks, deliver.NewOTLP(f.otlp))
 	}
 	if len(sinks) == 0 {
-		return options, fmt.Errorf("%s: every audit sink is off; enable one", cmd.Name())
+		return options, errors.New("--audit: every audit sink is off; enable one")
 	}
 	closed := map[string]bool{}
 	for _, name := range f.closed {
@@ -107,5 +133,55 @@ func (f *auditFlags) options(cmd *cobra.Command) (audit.Options, error) {
 	for name := range closed {
 		return options, fmt.Errorf("--audit-closed: the sink %q is not on", name)
 	}
-	return options, nil
+	return options, f.rules.complete(&options)
+}
+
+// ruleFlags are the flags for what the audit extension does besides recording.
+type ruleFlags struct {
+	enforce     bool
+	enforcement audit.Enforcement
+	commands    []string
+	mark        bool
+	touched     audit.TouchedPods
+}
+
+func (r *ruleFlags) bind(flags *pflag.FlagSet) {
+	e, t := &r.enforcement, &r.touched
+	flags.BoolVar(&r.enforce, "enforce", false, "refuse sessions without an active access request, in namespaces labelled "+audit.LabelEnforce+"=true; needs --access")
+	flags.StringSliceVar(&e.Namespaces, "enforce-namespaces", nil, "enforce in these namespaces instead of those with the label")
+	flags.StringArrayVar(&e.ExemptUsers, "enforce-exempt-user", nil, "a user to whom no rule applies; each use is recorded (break-glass); repeatable")
+	flags.StringArrayVar(&e.ExemptGroups, "enforce-exempt-group", nil, "a group to whose members no rule applies (break-glass); repeatable")
+	flags.StringArrayVar(&r.commands, "enforce-command", nil, "a command that sessions may run, such as \"ls -l\", \"tar cf - ...\" with any further arguments, or a JSON array; repeatable (default any)")
+	flags.BoolVar(&e.ForbidTTY, "enforce-no-tty", false, "refuse sessions with a terminal")
+	flags.BoolVar(&e.ForbidStdin, "enforce-no-stdin", false, "refuse sessions with standard input")
+	flags.BoolVar(&r.mark, "mark-touched-pods", false, "label the Pods of interactive sessions")
+	flags.DurationVar(&t.EvictAfter, "evict-touched-pods-after", 0, "evict the Pods of interactive sessions this long after the last one began (default never)")
+	flags.DurationVar(&t.MaxEvictAfter, "evict-touched-pods-max", 0, "latest eviction that the annotation "+audit.AnnotationEvictAfter+" can request (default 24h)")
+	flags.BoolVar(&t.Unmanaged, "evict-unmanaged-pods", false, "also evict Pods that no controller replaces")
+}
+
+// complete sets the options from the flags.
+func (r *ruleFlags) complete(options *audit.Options) error {
+	e := &r.enforcement
+	if !r.enforce && (len(e.Namespaces)+len(e.ExemptUsers)+len(e.ExemptGroups)+len(r.commands) > 0 || e.ForbidTTY || e.ForbidStdin) {
+		return errors.New("flags that begin with --enforce- need --enforce")
+	}
+	if r.enforce {
+		if !options.AccessRequests {
+			return errors.New("--enforce needs --access: without it nobody could request a session")
+		}
+		e.Commands = nil
+		for _, text := range r.commands {
+			c, err := audit.ParseCommand(text)
+			if err != nil {
+				return fmt.Errorf("--enforce-command: %w", err)
+			}
+			e.Commands = append(e.Commands, c)
+		}
+		options.Enforcement = e
+	}
+	if r.mark || r.touched.EvictAfter > 0 {
+		options.TouchedPods = &r.touched
+	}
+	return nil
 }

@@ -25,7 +25,7 @@ func TestAuditFlagsSayWhichSinksThereAreAndWhichAreClosed(t *testing.T) {
 		"--audit-cloudevents-url=https://x --audit-cloudevents-token-file=" + token:                                               "log:Open event:Open cloudevents:Open",
 		"--audit-otlp-endpoint=https://x --audit-otlp-dir=/queue --audit-otlp-resource=k8s.cluster.name=prod --audit-closed=otlp": "log:Open event:Open otlp:Closed",
 		"--audit-closed=file":                   `error: --audit-closed: the sink "file" is not on`,
-		"--audit-log=false --audit-event=false": "error: admitkit: every audit sink is off",
+		"--audit-log=false --audit-event=false": "error: --audit: every audit sink is off",
 		"--audit-cloudevents-url=https://x --audit-cloudevents-token-file=/none": "error: --audit-cloudevents-token-file",
 		"--audit-cloudevents-url=https://x --audit-cloudevents-ca-file=/none":    "error: --audit-cloudevents-ca-file",
 	} {
@@ -35,7 +35,7 @@ func TestAuditFlagsSayWhichSinksThereAreAndWhichAreClosed(t *testing.T) {
 		if err := cmd.ParseFlags(strings.Fields(args)); err != nil {
 			t.Fatal(err)
 		}
-		options, err := flags.options(cmd)
+		options, err := flags.options(false)
 		var got []string
 		for _, sink := range options.Sinks {
 			got = append(got, sink.Sink.Name()+":"+string(sink.FailurePolicy))

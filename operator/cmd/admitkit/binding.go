@@ -9,6 +9,18 @@ import (
 // bindingFlags are the flags of the binding extension. It is on if a role may be bound.
 type bindingFlags struct{ options binding.Options }
 
+func (b *bindingFlags) part() part {
+	return part{
+		bind: b.bind, on: b.on, flags: []string{"binding-"}, off: "without --bindable-role, --bindable-cluster-role or --bindable-cluster-wide",
+		options: map[string]string{"binding options: ": "binding"},
+		values: map[string]string{
+			"bindable-role": "binding.roles", "bindable-cluster-role": "binding.clusterRoles", "binding-namespaces": "binding.namespaces",
+			"bindable-cluster-wide": "binding.clusterWide", "binding-max-duration": "binding.maxDuration", "binding-retention": "binding.retention",
+			"binding-workers": "binding.workers",
+		},
+	}
+}
+
 func (b *bindingFlags) bind(flags *pflag.FlagSet) {
 	o := &b.options
 	flags.StringSliceVar(&o.BindableRoles, "bindable-role", nil, "a Role that TransientRoleBindings may bind, as NAMESPACE/NAME; repeatable; needs the CRDs of operator/config/crd")

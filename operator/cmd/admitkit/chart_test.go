@@ -834,42 +834,6 @@ func TestOnlyWhatGrantsHasTheCredentialsOfTheChecks(t *testing.T) {
 	}
 }
 
-func TestTheDefaultsOfTheChartAreThoseOfTheProgram(t *testing.T) {
-	pod := podOf(serverOf(objectsOf(t, render(t, `
-access: {enabled: true, namespaces: [apps]}
-audit: {objects: {enabled: true}, file: {enabled: true}}
-sessions: {enabled: true, namespaces: [apps]}
-replicas: 1
-`)))).Spec
-	flags := newOperator().cmd.PersistentFlags()
-	for _, name := range []string{
-		"access-retention", "access-workers", "access-warn-before", "audit-retention", "audit-fold-after", "audit-fold-user-after", "audit-fold-all-after",
-		"audit-file-max-size", "audit-file-max-age", "sessions-wait", "sessions-max", "sessions-idle", "sessions-retention", "drain-period",
-	} {
-		flag := flags.Lookup(name)
-		before := flag.Value.String()
-		for _, variable := range pod.Containers[0].Env {
-			if variable.Name == "ADMITKIT_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_")) {
-				flag.Changed = true
-				if err := flag.Value.Set(variable.Value); err != nil {
-					t.Error(err)
-				}
-			}
-		}
-		for _, arg := range pod.Containers[0].Args {
-			if value, is := strings.CutPrefix(arg, "--"+name+"="); is {
-				flag.Changed = true
-				if err := flag.Value.Set(value); err != nil {
-					t.Error(err)
-				}
-			}
-		}
-		if !flag.Changed || flag.Value.String() != before {
-			t.Errorf("--%s: the chart sets %s, the default is %s", name, flag.Value, before)
-		}
-	}
-}
-
 func TestTheNotesSayWhatToDoAboutAccess(t *testing.T) {
 	t.Parallel()
 	for values, want := range map[string][]string{

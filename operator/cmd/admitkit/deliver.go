@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/admitkit/admitkit/extension/deliver"
+	"github.com/admitkit/admitkit/manager/command"
 )
 
 // The flags of those to whom something is sent begin with these.
@@ -33,6 +34,7 @@ func bindCloudEvents(flags *pflag.FlagSet, prefix, what, source, unqueued string
 // bindCollector adds the flags of a collector.
 func bindCollector(flags *pflag.FlagSet, prefix, what string, o *deliver.OTLPOptions) {
 	flags.StringVar(&o.URL, prefix+"-endpoint", "", "send "+what+" to this OpenTelemetry collector by OTLP over HTTP, such as https://collector:4318")
+	command.NameOptions(flags, prefix+"-endpoint", "URL")
 	flags.BoolVar(&o.Insecure, prefix+"-insecure", false, "allow http to a collector on another machine, and anybody in between to read what is sent")
 	flags.StringVar(&o.TokenFile, prefix+"-token-file", "", "file with the bearer token for the collector; read again when it changes")
 	flags.StringVar(&o.CAFile, prefix+"-ca-file", "", "file with the authorities that may sign the collector's certificate (default those of the system); read again when it changes")
@@ -40,13 +42,14 @@ func bindCollector(flags *pflag.FlagSet, prefix, what string, o *deliver.OTLPOpt
 	flags.StringVar(&o.KeyFile, prefix+"-key-file", "", "file with the key of the client certificate")
 }
 
-// checkCollector names the flag of a wrong option, and of one that has no effect.
-func checkCollector(flags *pflag.FlagSet, prefix string, o *deliver.OTLPOptions, more ...string) error {
+// checkCollector returns an error about a wrong option, which begins with about, and about a
+// flag that has no effect.
+func checkCollector(flags *pflag.FlagSet, prefix, about string, o *deliver.OTLPOptions, more ...string) error {
 	if o.URL == "" {
 		return checkUnused(flags, prefix, "endpoint", append([]string{"insecure", "token-file", "ca-file", "cert-file", "key-file"}, more...)...)
 	}
 	if err := o.Validate(); err != nil {
-		return &translated{words(flags, prefix, err.Error()), err}
+		return fmt.Errorf("%s: %w", about, err)
 	}
 	return nil
 }

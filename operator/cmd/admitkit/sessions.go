@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -25,6 +24,22 @@ type sessionFlags struct {
 	nodeProxy  bool
 	options    session.Options
 	s3         s3Flags
+}
+
+func (s *sessionFlags) part() part {
+	return part{
+		bind: s.bind, on: func() bool { return s.on }, flags: []string{"sessions-"}, off: "without --sessions",
+		options: map[string]string{"session options: ": "sessions"},
+		enabled: "sessions.enabled",
+		values: map[string]string{
+			"sessions": "sessions.enabled", "sessions-namespaces": "sessions.namespaces", "sessions-selector": "sessions.selector",
+			"sessions-policy": "sessions.policy", "sessions-unrecorded": "sessions.unrecorded", "sessions-node-proxy": "sessions.nodeProxy",
+			"sessions-wait": "sessions.wait", "sessions-input": "sessions.input", "sessions-max": "sessions.max", "sessions-idle": "sessions.idle",
+			"sessions-retention": "sessions.retention", "sessions-evict": "sessions.evict", "sessions-port": "sessions.port", "sessions-api": "sessions.api.enabled",
+			"sessions-s3-endpoint": "sessions.s3.endpoint", "sessions-s3-insecure": "sessions.s3.insecure", "sessions-s3-bucket": "sessions.s3.bucket",
+			"sessions-s3-region": "sessions.s3.region", "sessions-s3-prefix": "sessions.s3.prefix",
+		},
+	}
 }
 
 func (s *sessionFlags) bind(flags *pflag.FlagSet) {
@@ -62,7 +77,7 @@ func (s *sessionFlags) extension(mgr *manager.Manager, auditObjects bool, access
 		return nil, fmt.Errorf("--audit-redact: %w", err)
 	}
 	o.Redact = redactor
-	o.Service, o.AuditObjects, o.AccessNamespaces = mgr.GetManagerOptions().ServiceName, auditObjects, accessNamespaces
+	o.ServiceName, o.AuditObjects, o.AccessNamespaces = mgr.GetManagerOptions().ServiceName, auditObjects, accessNamespaces
 	if o.Image == "" {
 		return nil, errors.New("--sessions-image: required with --sessions: name the image of the recorder, such as ghcr.io/admitkit/recorder:VERSION")
 	}
@@ -133,6 +148,3 @@ func (s *sessionFlags) where(mgr *manager.Manager) (*metav1.LabelSelector, error
 	}
 	return nil, nil
 }
-
-// ofSessions reports whether a flag has an effect only with --sessions.
-func ofSessions(flag string) bool { return strings.HasPrefix(flag, "sessions-") }

@@ -35,6 +35,15 @@ type tracing struct {
 	provider *sdktrace.TracerProvider
 }
 
+func (t *tracing) part() part {
+	return part{
+		bind: t.bind, on: func() bool { return true }, // check knows better
+		options: map[string]string{"traces: ": tracesPrefix},
+		enabled: "tracing.endpoint",
+		values:  map[string]string{"otlp-traces-endpoint": "tracing.endpoint", "otlp-traces-insecure": "tracing.insecure", "otlp-traces-ratio": "tracing.ratio"},
+	}
+}
+
 func (t *tracing) bind(flags *pflag.FlagSet) {
 	t.flags = flags
 	bindCollector(flags, tracesPrefix, "a span of each admission and of each extension in it", &t.collector)
@@ -42,8 +51,8 @@ func (t *tracing) bind(flags *pflag.FlagSet) {
 }
 
 // check names the flag that is wrong.
-func (t *tracing) check(flags *pflag.FlagSet) error {
-	if err := checkCollector(flags, tracesPrefix, &t.collector, "ratio"); err != nil {
+func (t *tracing) check() error {
+	if err := checkCollector(t.flags, tracesPrefix, "traces", &t.collector, "ratio"); err != nil {
 		return err
 	}
 	if !(t.ratio >= 0 && t.ratio <= 1) {
@@ -61,7 +70,7 @@ func (t *tracing) start(options *manager.Options) {
 	t.collector.Name = "traces"
 	exporter, err := otlptrace.New(context.Background(), deliver.NewSpans(t.collector))
 	if err != nil {
-		t.err = &translated{words(t.flags, tracesPrefix, err.Error()), err}
+		t.err = fmt.Errorf("traces: %w", err)
 		return
 	}
 	t.log = options.Logger

@@ -23,6 +23,7 @@ import (
 	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/manager/command"
 )
 
 // traced starts the traces of an operator with these flags.
@@ -36,7 +37,7 @@ func traced(t *testing.T, args ...string) (*operator, *manager.Options, *observe
 	options := &manager.Options{Logger: zap.New(core).Sugar()}
 	o.tracing.serves = true
 	o.tracing.start(options)
-	if err := o.tracing.check(o.cmd.PersistentFlags()); err != nil {
+	if err := o.tracing.check(); err != nil {
 		t.Fatal(err)
 	}
 	return o, options, lines
@@ -111,6 +112,10 @@ func TestSpansThatNobodyTakesAreSaidAndCountedButHoldNobodyUp(t *testing.T) {
 }
 
 func TestFlagsOfACollectorThatAreWrongAreNamed(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(config, []byte(`{"clusters":[{"name":"a","cluster":{"server":"https://127.0.0.1:1"}}],"contexts":[{"name":"a","context":{"cluster":"a"}}],"current-context":"a"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for args, want := range map[string]string{
 		"--otlp-traces-endpoint=http://collector:4318":                                 `--otlp-traces-endpoint "http://collector:4318" must be https, or http on this machine; set --otlp-traces-insecure`,
 		"--otlp-traces-endpoint=https://x --otlp-traces-token-file=/none":              "--otlp-traces-token-file: open /none",
@@ -123,17 +128,11 @@ func TestFlagsOfACollectorThatAreWrongAreNamed(t *testing.T) {
 		"--audit-otlp-endpoint=http://collector:4318":                                  `--audit-otlp-endpoint "http://collector:4318" must be https, or http on this machine; set --audit-otlp-insecure`,
 		"--audit=false --access --access-namespaces=a --audit-otlp-endpoint=https://x": "--audit-otlp-endpoint has no effect with --audit=false",
 	} {
-		o := newOperator()
-		if err := o.cmd.ParseFlags(strings.Fields(args)); err != nil {
-			t.Fatal(err)
-		}
-		o.tracing.serves = true
-		o.tracing.start(&manager.Options{})
-		_, err := o.extensions()
-		if err == nil || !strings.HasPrefix(err.Error(), want) {
+		cmd := newOperator().cmd
+		cmd.SetArgs(append([]string{"serve", "--service-name=a", "--webhook-namespace=a", "--kubeconfig=" + config}, strings.Fields(args)...))
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), want) || command.ExitCode(err) != 2 {
 			t.Errorf("%s: got %v, want %s", args, err, want)
 		}
-		o.tracing.stop(t.Context())
 	}
 }
 

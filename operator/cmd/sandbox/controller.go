@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -28,7 +27,7 @@ type controller struct {
 // newControllerCommand returns the command that admits and reconciles SandboxRuns.
 func newControllerCommand() *cobra.Command {
 	c := &controller{}
-	c.cmd = command.New("sandbox", c.addTo, command.WithInstallOptions(func(o *manager.InstallOptions) {
+	c.cmd = command.New("sandbox", c.addTo, command.WithOptionFlags("sandbox options: ", "sandbox"), command.WithInstallOptions(func(o *manager.InstallOptions) {
 		if c.options.Broker.Namespace != "" {
 			o.Objects = append(o.Objects, sandbox.RootSecret())
 		}
@@ -58,6 +57,9 @@ func (c *controller) bind(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.Egress.Cilium, "sandbox-cilium", false, "hold Pods by CiliumNetworkPolicies, if the API server serves them at the start")
 	flags.StringSliceVar(&o.Egress.PodCIDRs, "cluster-pod-cidrs", nil, "addresses of the cluster's Pods, of IPv4 and IPv6 where it has both, which the internet in egress does not include (default none, and no template may have the internet)")
 	flags.StringSliceVar(&o.Egress.ServiceCIDRs, "cluster-service-cidrs", nil, "addresses of the cluster's Services, as for Pods")
+	command.NameOptions(flags, "sandbox-network-policy", "Egress: Mode")
+	command.NameOptions(flags, "cluster-pod-cidrs", "Egress: PodCIDRs")
+	command.NameOptions(flags, "cluster-service-cidrs", "Egress: ServiceCIDRs")
 	flags.StringVar(&o.Broker.Namespace, "broker-namespace", "", "namespace of the broker (default none: runs to whose templates BrokerPolicies apply fail)")
 	flags.StringVar(&o.Broker.URL, "broker-url", "", "URL of the broker (default https://sandbox-broker.NAMESPACE.svc:8443); Pods of runs reach --broker-namespace at its port")
 	flags.StringVar(&o.Broker.CAFile, "broker-ca-file", "", "authorities of the broker's certificate, in PEM (default: what the broker writes into its ConfigMap sandbox-broker-ca)")
@@ -86,32 +88,6 @@ func (c *controller) addTo(mgr *manager.Manager) error {
 	}
 	return errors.Join(
 		mgr.AddExtension(audit.NewRecorder(audit.Options{Sinks: sinks, ClusterName: c.clusterName})),
-		inFlags(mgr.AddExtension(sandbox.New(c.options))),
+		mgr.AddExtension(sandbox.New(c.options)),
 		mgr.AddExtension(sandbox.BrokerPolicies{Namespaces: c.options.Namespaces}))
 }
-
-// options has the flags of the options that an error names.
-var options = strings.NewReplacer(
-	"sandbox options: Namespaces: ", "--sandbox-namespaces: ", "sandbox options: Workers: ", "--sandbox-workers: ", "sandbox options: StartTimeout: ", "--sandbox-start-timeout: ",
-	"sandbox options: Egress: PodCIDRs", "--cluster-pod-cidrs", "sandbox options: Egress: ServiceCIDRs", "--cluster-service-cidrs",
-	"sandbox options: Broker: Namespace: ", "--broker-namespace: ", "sandbox options: Broker: URL: ", "--broker-url: ", "sandbox options: Broker: Image: ", "--broker-image: ",
-	"sandbox options: Broker: UpstreamCA: ", "--broker-upstream-ca: ", "sandbox options: Broker: the addresses", "the addresses",
-	"sandbox options: Collector: Namespace: ", "--sandbox-collector-namespace: ", "sandbox options: Collector: Port: ", "--sandbox-collector-port: ",
-)
-
-// inFlags names flags in an error about options.
-func inFlags(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &translated{options.Replace(err.Error()), err}
-}
-
-// translated is an error with another text.
-type translated struct {
-	text string
-	err  error
-}
-
-func (e *translated) Error() string { return e.text }
-func (e *translated) Unwrap() error { return e.err }

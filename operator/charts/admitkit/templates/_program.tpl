@@ -25,23 +25,7 @@
 {{- with .Values.tolerateSelectorTerms }}
 - --tolerate-selector-terms={{ join "," . }}
 {{- end }}
-{{- if and .Values.audit.enabled .Values.audit.enforcement.enabled }}
-{{- /* What can be given several times is a flag: a variable has one value. */}}
-{{- range .Values.audit.enforcement.exemptUsers }}
-- {{ printf "--enforce-exempt-user=%s" . | quote }}
-{{- end }}
-{{- range .Values.audit.enforcement.exemptGroups }}
-- {{ printf "--enforce-exempt-group=%s" . | quote }}
-{{- end }}
-{{- range .Values.audit.enforcement.commands }}
-- {{ printf "--enforce-command=%s" . | quote }}
-{{- end }}
-{{- end }}
-{{- if .Values.audit.enabled }}
-{{- range .Values.audit.imageUpdaters }}
-- {{ printf "--audit-image-updater=%s" . | quote }}
-{{- end }}
-{{- end }}
+{{- include "admitkit.settings" (list . "args") }}
 {{- range .Values.extraArgs }}
 - {{ quote . }}
 {{- end }}
@@ -97,190 +81,92 @@
 {{- end -}}
 
 {{- define "admitkit.env" -}}
-- {name: ADMITKIT_AUDIT, value: {{ .Values.audit.enabled | quote }}}
+{{- include "admitkit.settings" (list . "env") }}
 {{- with .Values.audit }}
 {{- if .enabled }}
-{{- with $.Values.clusterName }}
-- {name: ADMITKIT_CLUSTER_NAME, value: {{ . | quote }}}
+{{- with include "admitkit.closedSinks" . }}
+- {name: ADMITKIT_AUDIT_CLOSED, value: {{ . | quote }}}
 {{- end }}
-- {name: ADMITKIT_AUDIT_ALL_NAMESPACES, value: {{ .allNamespaces | quote }}}
-- {name: ADMITKIT_AUDIT_REQUIRED, value: {{ .required | quote }}}
-- {name: ADMITKIT_AUDIT_CLOSED, value: {{ include "admitkit.closedSinks" . | quote }}}
-- {name: ADMITKIT_AUDIT_LOG, value: {{ .log.enabled | quote }}}
-- {name: ADMITKIT_AUDIT_EVENT, value: {{ .event.enabled | quote }}}
-- {name: ADMITKIT_AUDIT_RETENTION, value: {{ .retention | quote }}}
-{{- if not .nodeProxy }}
-- {name: ADMITKIT_AUDIT_NODE_PROXY, value: "false"}
-{{- end }}
-{{- if not (kindIs "invalid" .redact) }}
-- {name: ADMITKIT_AUDIT_REDACT, value: {{ include "admitkit.csv" .redact | quote }}}
-{{- end }}
-{{- with .objects }}
-{{- if .enabled }}
-- {name: ADMITKIT_AUDIT_OBJECTS, value: "true"}
-- {name: ADMITKIT_AUDIT_FOLD_AFTER, value: {{ int .foldAfter | quote }}}
-- {name: ADMITKIT_AUDIT_FOLD_USER_AFTER, value: {{ int .foldUserAfter | quote }}}
-- {name: ADMITKIT_AUDIT_FOLD_ALL_AFTER, value: {{ int .foldAllAfter | quote }}}
-- {name: ADMITKIT_AUDIT_DELETABLE_BY, value: {{ include "admitkit.csv" .deletableBy | quote }}}
-{{- end }}
-{{- end }}
-{{- with .file }}
-{{- if .enabled }}
+{{- if .file.enabled }}
 - {name: ADMITKIT_AUDIT_FILE, value: /audit/$(POD_NAME).jsonl}
-- {name: ADMITKIT_AUDIT_FILE_MAX_SIZE, value: {{ int64 .maxSize | quote }}}
-- {name: ADMITKIT_AUDIT_FILE_MAX_AGE, value: {{ .maxAge | quote }}}
 {{- end }}
-{{- end }}
-{{- with .cloudEvents }}
-{{- if .url }}
-- {name: ADMITKIT_AUDIT_CLOUDEVENTS_URL, value: {{ .url | quote }}}
-- {name: ADMITKIT_AUDIT_CLOUDEVENTS_SOURCE, value: {{ .source | quote }}}
-{{- if .queue.enabled }}
+{{- if and .cloudEvents.url .cloudEvents.queue.enabled }}
 - {name: ADMITKIT_AUDIT_CLOUDEVENTS_DIR, value: /queue}
-{{- end }}
-{{- end }}
 {{- end }}
 {{- with .otlp }}
 {{- if .endpoint }}
-{{- include "admitkit.otlpEnv" (dict "prefix" "ADMITKIT_AUDIT_OTLP" "folder" "/otlp" "endpoint" .) }}
-{{- if .resource }}
-- {name: ADMITKIT_AUDIT_OTLP_RESOURCE, value: {{ include "admitkit.pairs" .resource | quote }}}
-{{- end }}
+{{- include "admitkit.credentialsEnv" (dict "prefix" "ADMITKIT_AUDIT_OTLP" "folder" "/otlp" "of" .) }}
 {{- if .queue.enabled }}
 - {name: ADMITKIT_AUDIT_OTLP_DIR, value: /otlp-queue}
 {{- end }}
 {{- end }}
 {{- end }}
-{{- with .enforcement }}
-{{- if .enabled }}
-- {name: ADMITKIT_ENFORCE, value: "true"}
-- {name: ADMITKIT_ENFORCE_NAMESPACES, value: {{ include "admitkit.csv" .namespaces | quote }}}
-- {name: ADMITKIT_ENFORCE_NO_TTY, value: {{ .forbidTTY | quote }}}
-- {name: ADMITKIT_ENFORCE_NO_STDIN, value: {{ .forbidStdin | quote }}}
-{{- end }}
-{{- end }}
-{{- with .touchedPods }}
-- {name: ADMITKIT_MARK_TOUCHED_PODS, value: {{ .mark | quote }}}
-- {name: ADMITKIT_EVICT_UNMANAGED_PODS, value: {{ .evictUnmanaged | quote }}}
-{{- if .evictAfter }}
-- {name: ADMITKIT_EVICT_TOUCHED_PODS_AFTER, value: {{ .evictAfter | quote }}}
-{{- end }}
-{{- if .maxEvictAfter }}
-- {name: ADMITKIT_EVICT_TOUCHED_PODS_MAX, value: {{ .maxEvictAfter | quote }}}
-{{- end }}
-{{- end }}
-{{- end }}
-{{- end }}
-{{- if include "admitkit.binds" . }}
-{{- with .Values.binding }}
-{{- with .roles }}
-- {name: ADMITKIT_BINDABLE_ROLE, value: {{ include "admitkit.csv" . | quote }}}
-{{- end }}
-{{- with .clusterRoles }}
-- {name: ADMITKIT_BINDABLE_CLUSTER_ROLE, value: {{ include "admitkit.csv" . | quote }}}
-{{- end }}
-{{- with .namespaces }}
-- {name: ADMITKIT_BINDING_NAMESPACES, value: {{ include "admitkit.csv" . | quote }}}
-{{- end }}
-{{- with .clusterWide }}
-- {name: ADMITKIT_BINDABLE_CLUSTER_WIDE, value: {{ include "admitkit.csv" . | quote }}}
-{{- end }}
-- {name: ADMITKIT_BINDING_MAX_DURATION, value: {{ .maxDuration | quote }}}
-- {name: ADMITKIT_BINDING_RETENTION, value: {{ .retention | quote }}}
-- {name: ADMITKIT_BINDING_WORKERS, value: {{ int .workers | quote }}}
 {{- end }}
 {{- end }}
 {{- with .Values.sessions }}
 {{- if .enabled }}
-- {name: ADMITKIT_SESSIONS, value: "true"}
-{{- with .namespaces }}
-- {name: ADMITKIT_SESSIONS_NAMESPACES, value: {{ include "admitkit.csv" . | quote }}}
-{{- end }}
-{{- with .selector }}
-- {name: ADMITKIT_SESSIONS_SELECTOR, value: {{ . | quote }}}
-{{- end }}
 - {name: ADMITKIT_SESSIONS_IMAGE, value: {{ include "admitkit.image" (dict "root" $ "image" .image) | quote }}}
-- {name: ADMITKIT_SESSIONS_POLICY, value: {{ .policy | quote }}}
-- {name: ADMITKIT_SESSIONS_UNRECORDED, value: {{ .unrecorded | quote }}}
-{{- if not .nodeProxy }}
-- {name: ADMITKIT_SESSIONS_NODE_PROXY, value: "false"}
-{{- end }}
-- {name: ADMITKIT_SESSIONS_WAIT, value: {{ .wait | quote }}}
-- {name: ADMITKIT_SESSIONS_INPUT, value: {{ .input | quote }}}
-- {name: ADMITKIT_SESSIONS_MAX, value: {{ .max | quote }}}
-- {name: ADMITKIT_SESSIONS_IDLE, value: {{ .idle | quote }}}
-- {name: ADMITKIT_SESSIONS_RETENTION, value: {{ .retention | quote }}}
-- {name: ADMITKIT_SESSIONS_EVICT, value: {{ .evict | quote }}}
-{{- with .s3 }}
-{{- if .endpoint }}
-- {name: ADMITKIT_SESSIONS_S3_ENDPOINT, value: {{ .endpoint | quote }}}
-- {name: ADMITKIT_SESSIONS_S3_INSECURE, value: {{ .insecure | quote }}}
-- {name: ADMITKIT_SESSIONS_S3_BUCKET, value: {{ .bucket | quote }}}
-- {name: ADMITKIT_SESSIONS_S3_REGION, value: {{ .region | quote }}}
-{{- with .prefix }}
-- {name: ADMITKIT_SESSIONS_S3_PREFIX, value: {{ . | quote }}}
-{{- end }}
-{{- end }}
-{{- end }}
-- {name: ADMITKIT_SESSIONS_PORT, value: {{ int .port | quote }}}
-{{- if .api.enabled }}
-- {name: ADMITKIT_SESSIONS_API, value: "true"}
-{{- end }}
 {{- end }}
 {{- end }}
 {{- with .Values.tracing }}
 {{- if .endpoint }}
-{{- include "admitkit.otlpEnv" (dict "prefix" "ADMITKIT_OTLP_TRACES" "folder" "/traces" "endpoint" .) }}
-- {name: ADMITKIT_OTLP_TRACES_RATIO, value: {{ .ratio | quote }}}
+{{- include "admitkit.credentialsEnv" (dict "prefix" "ADMITKIT_OTLP_TRACES" "folder" "/traces" "of" .) }}
 {{- end }}
 {{- end }}
-- {name: ADMITKIT_ACCESS, value: {{ .Values.access.enabled | quote }}}
 {{- with .Values.access }}
-{{- if .enabled }}
-{{- with .namespaces }}
-- {name: ADMITKIT_ACCESS_NAMESPACES, value: {{ include "admitkit.csv" . | quote }}}
-{{- end }}
-{{- with .roles }}
-- {name: ADMITKIT_ACCESS_ROLE, value: {{ include "admitkit.csv" . | quote }}}
-{{- end }}
-{{- with .clusterRoles }}
-- {name: ADMITKIT_ACCESS_CLUSTER_ROLE, value: {{ include "admitkit.csv" . | quote }}}
-{{- end }}
-- {name: ADMITKIT_ACCESS_RETENTION, value: {{ .retention | quote }}}
-- {name: ADMITKIT_ACCESS_WORKERS, value: {{ int .workers | quote }}}
-- {name: ADMITKIT_ACCESS_WARN_BEFORE, value: {{ .warnBefore | quote }}}
-{{- with .egress }}
-{{- if .networkPolicy }}
-- {name: ADMITKIT_ACCESS_NETWORK_POLICY, value: {{ .networkPolicy | quote }}}
-- {name: ADMITKIT_ACCESS_CILIUM, value: {{ .cilium | quote }}}
-{{- with .podCIDRs }}
-- {name: ADMITKIT_CLUSTER_POD_CIDRS, value: {{ include "admitkit.csv" . | quote }}}
-{{- end }}
-{{- with .serviceCIDRs }}
-- {name: ADMITKIT_CLUSTER_SERVICE_CIDRS, value: {{ include "admitkit.csv" . | quote }}}
-{{- end }}
-{{- end }}
-{{- end }}
-{{- with .notify }}
-{{- if .url }}
-- {name: ADMITKIT_ACCESS_NOTIFY_URL, value: {{ .url | quote }}}
-- {name: ADMITKIT_ACCESS_NOTIFY_SOURCE, value: {{ .source | quote }}}
-{{- if .queue.enabled }}
+{{- if and .enabled .notify.url .notify.queue.enabled }}
 - {name: ADMITKIT_ACCESS_NOTIFY_DIR, value: /access-queue}
 {{- end }}
 {{- end }}
+{{- end -}}
+
+{{/*
+The flags of the extensions that the values set to other than their defaults. Takes the root, and env for those that are given as
+variables, or args for those that can be given several times. make generate writes the list from the flags.
+*/}}
+{{- define "admitkit.settings" }}
+{{- $root := index . 0 }}
+{{- $args := eq (index . 1) "args" }}
+{{- range $setting := $root.Files.Get "files/settings.yaml" | fromYamlArray }}
+{{- $json := include "admitkit.at" (list $root .value) }}
+{{- $set := not (has $json (list (toJson .default) `""` "null")) }}
+{{- range .needs }}
+{{- if has (include "admitkit.at" (list $root .)) (list "false" `""`) }}
+{{- $set = false }}
+{{- end }}
+{{- end }}
+{{- if and $set (eq $args (hasKey . "repeats")) }}
+{{- $value := (printf `{"is":%s}` $json | fromJson).is }}
+{{- if $args }}
+{{- range $value }}
+- {{ printf "--%s=%s" $setting.flag . | quote }}
+{{- end }}
+{{- else }}
+{{- if kindIs "slice" $value }}
+{{- $value = include "admitkit.csv" $value }}
+{{- else if kindIs "map" $value }}
+{{- $value = include "admitkit.pairs" $value }}
+{{- else if not (kindIs "string" $value) }}
+{{- $value = $json }}
+{{- end }}
+- {name: {{ include "admitkit.variable" .flag }}, value: {{ $value | quote }}}
 {{- end }}
 {{- end }}
 {{- end }}
 {{- end -}}
 
-{{/* The variables of a collector. Takes prefix, folder and endpoint. The files are mounted where they are needed. */}}
-{{- define "admitkit.otlpEnv" -}}
-{{- with .endpoint }}
-- {name: {{ $.prefix }}_ENDPOINT, value: {{ .endpoint | quote }}}
-- {name: {{ $.prefix }}_INSECURE, value: {{ .insecure | quote }}}
-{{- include "admitkit.credentialsEnv" (dict "prefix" $.prefix "folder" $.folder "of" .) }}
-{{- end }}
+{{/* A value, as JSON. Takes the root and the path. */}}
+{{- define "admitkit.at" -}}
+{{- $value := (index . 0).Values -}}
+{{- range splitList "." (index . 1) -}}
+{{- $value = get $value . -}}
+{{- end -}}
+{{- toJson $value -}}
+{{- end -}}
+
+{{/* The variable of a flag. */}}
+{{- define "admitkit.variable" -}}
+ADMITKIT_{{ . | upper | replace "-" "_" }}
 {{- end -}}
 
 {{/* The variables of the credentials for an endpoint. Takes prefix, folder and of. */}}
@@ -338,7 +224,7 @@
 {{- if hasPrefix (printf "--%s" $flag) . }}yes{{ end -}}
 {{- end -}}
 {{- range (index . 0).extraEnv -}}
-{{- if eq .name (printf "ADMITKIT_%s" ($flag | upper | replace "-" "_")) }}yes{{ end -}}
+{{- if eq .name (include "admitkit.variable" $flag) }}yes{{ end -}}
 {{- end -}}
 {{- end -}}
 
