@@ -469,13 +469,23 @@ func costguardDeniesWhatCostsTooMuch(t *testing.T, e *example) {
 func alarmsHaveTwoVersions(t *testing.T, e *example) {
 	e.start(t)
 	alarm := e.samples(t, "alarm.yaml")[0].(*unstructured.Unstructured)
-	e.create(t, alarm)
 	stored := &unstructured.Unstructured{}
 	stored.SetAPIVersion("alarm.example.com/v2")
 	stored.SetKind("Alarm")
-	if err := e.kube.Get(t.Context(), client.ObjectKeyFromObject(alarm), stored); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Eventually(t, "the API server knows of the conversion that is registered", func(ctx context.Context) bool {
+		made := alarm.DeepCopy()
+		e.create(t, made)
+		if err := e.kube.Get(ctx, client.ObjectKeyFromObject(made), stored); err != nil {
+			t.Fatal(err)
+		}
+		if _, converted := stored.Object["spec"].(map[string]any)["hour"]; converted {
+			return true
+		}
+		if err := e.kube.Delete(ctx, made); err != nil {
+			t.Fatal(err)
+		}
+		return false
+	})
 	expect(t, "spec in v2", stored.Object["spec"], any(map[string]any{"hour": int64(7), "minute": int64(30), "message": "Get up"}))
 	stored.Object["spec"].(map[string]any)["snooze"] = int64(5)
 	if err := e.kube.Update(t.Context(), stored); err != nil {

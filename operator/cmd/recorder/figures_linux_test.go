@@ -56,7 +56,7 @@ func TestWhatTheRecorderCosts(t *testing.T) {
 func TestARecorderThatHasRecordedMuchIsSmall(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
-	command := sh(fmt.Sprintf("head -c %d /dev/zero; echo; echo ready; read x", testkit.Long(100_000_000, 10_000_000)))
+	command := sh(fmt.Sprintf("head -c %d /dev/zero; echo; echo ready; read x", testkit.Long(100_000_000, 2_000_000)))
 	c := launch(t, "", p.wrap(p.ticket(command), command), true)
 	c.expect("ready")
 	most := resident(t, c.cmd.Process.Pid, "VmHWM")
