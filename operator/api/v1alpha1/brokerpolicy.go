@@ -197,6 +197,33 @@ type EgressName struct {
 	// +kubebuilder:validation:items:Maximum=65535
 	// +listType=set
 	Ports []int32 `json:"ports,omitempty"`
+	// OwnCredentials are the headers and keys of the query by which a run may sign itself in there, with what it has or
+	// finds. Default: none, and the proxy removes whatever a server may take for a credential.
+	// +optional
+	OwnCredentials *OwnCredentials `json:"ownCredentials,omitempty"`
+}
+
+// OwnCredentials are what goes on from a run although it may sign the run in: as somebody whom nobody here knows, to whom it
+// may then send what it has read.
+// +kubebuilder:validation:XValidation:rule="has(self.headers) || has(self.queryKeys)",message="set headers, queryKeys, or both"
+type OwnCredentials struct {
+	// Headers are their names, such as Authorization.
+	// +optional
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:Pattern=`^[A-Za-z][-_A-Za-z0-9]*$`
+	// +listType=set
+	Headers []string `json:"headers,omitempty"`
+	// QueryKeys are keys of the query, such as sig.
+	// +optional
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=64
+	// +listType=set
+	QueryKeys []string `json:"queryKeys,omitempty"`
 }
 
 // Allows reports whether a run may connect to a port of a host, which is in lower case and

@@ -26,7 +26,11 @@ func (b *service) egress(ctx context.Context, of *run) (*protocol.Egress, error)
 	for i := range policies {
 		spec := &policies[i].Spec
 		for _, name := range spec.Egress {
-			found.Allow = append(found.Allow, protocol.Name{Host: name.Host, Ports: name.Ports})
+			allowed := protocol.Name{Host: name.Host, Ports: name.Ports}
+			if own := name.OwnCredentials; own != nil {
+				allowed.Headers, allowed.QueryKeys = own.Headers, own.QueryKeys
+			}
+			found.Allow = append(found.Allow, allowed)
 		}
 		if end := spec.EgressDiscovery; policies[i].Discovers(now) && (found.DiscoverUntil == nil || found.DiscoverUntil.Before(end.ExpiresAt.Time)) {
 			found.DiscoverUntil = &end.ExpiresAt.Time
@@ -46,14 +50,17 @@ func (b *service) egress(ctx context.Context, of *run) (*protocol.Egress, error)
 	return found, nil
 }
 
-// report puts on record what a proxy refused, or let through in a discovery.
+// report puts on record what a proxy refused, removed, or let through in a discovery.
 func (b *service) report(ctx context.Context, who *caller, of *run, report protocol.Report) error {
 	if problem := checkReport(&report); problem != "" {
 		return refuse(http.StatusBadRequest, protocol.CodeBadRequest, "%s", problem)
 	}
 	for _, entry := range report.Entries {
 		action, what := "egress-refused", "refused"
-		if entry.Allowed {
+		switch {
+		case entry.Removed:
+			action, what = "sign-in-removed", "sent on without what would sign the run in"
+		case entry.Allowed:
 			action, what = "egress-discovered", "let through by a discovery"
 		}
 		record := runRecord(who, of, digest(string(of.UID), report.ID, entry.Host, fmt.Sprint(entry.Port), entry.Reason), action)

@@ -205,6 +205,17 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, scheme, name str
 		http.Error(w, "admitkit: "+err.Error(), http.StatusForbidden)
 		return
 	}
+	switch r.Method {
+	case http.MethodTrace, "TRACK", http.MethodConnect: // they show headers, or lead on
+		p.reports.add(name, port, false, "the method "+r.Method)
+		http.Error(w, "admitkit: the method "+r.Method+" does not go on: it would show the credential, or lead elsewhere", http.StatusMethodNotAllowed)
+		return
+	}
+	// A policy that withdraws the name ends what goes on, whatever carries it.
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer p.connections.add(&goingOn{cancel}, name, port)()
+	r = r.WithContext(ctx)
 	credentials := http.Header{}
 	if scheme == "https" { // never in plain text
 		if err := p.inject(r.Context(), name, credentials); err != nil {
@@ -218,6 +229,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, scheme, name str
 		Rewrite: func(out *httputil.ProxyRequest) {
 			out.Out.URL = &url.URL{Scheme: scheme, Host: net.JoinHostPort(name, strconv.Itoa(int(port))), Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery}
 			out.Out.Host = r.Host
+			p.withoutSignIn(out.Out, name, port)
 			maps.Copy(out.Out.Header, credentials)
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
@@ -232,6 +244,21 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, scheme, name str
 	proxy.ServeHTTP(w, r)
 }
 
+// withoutSignIn removes what would sign the run in, and has it on record.
+func (p *Proxy) withoutSignIn(out *http.Request, name string, port int32) {
+	egress, _ := p.policy.current() // or nothing passes
+	headers, query := passing(egress, name, port)
+	for _, removed := range strip(out, headers, query) {
+		p.reports.addRemoved(name, port, removed)
+	}
+}
+
+// goingOn is a request that is being answered.
+type goingOn struct{ cancel context.CancelFunc }
+
+// Close ends it.
+func (g *goingOn) Close() error { g.cancel(); return nil }
+
 // hostOf returns the name in a Host header.
 func hostOf(header string) string {
 	if !httpguts.ValidHostHeader(header) {
@@ -243,10 +270,11 @@ func hostOf(header string) string {
 	return normal(header)
 }
 
-// connections are those that are open, by the name that they were let through for.
+// connections are those that are open, and the requests that are being answered, by the name
+// that they were let through for.
 type connections struct {
 	mu   sync.Mutex
-	open map[net.Conn]place
+	open map[io.Closer]place
 }
 
 type place struct {
@@ -254,10 +282,10 @@ type place struct {
 	port int32
 }
 
-func newConnections() *connections { return &connections{open: map[net.Conn]place{}} }
+func newConnections() *connections { return &connections{open: map[io.Closer]place{}} }
 
 // add returns what to call when the connection has ended.
-func (c *connections) add(conn net.Conn, host string, port int32) (ended func()) {
+func (c *connections) add(conn io.Closer, host string, port int32) (ended func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.open[conn] = place{host, port}

@@ -39,6 +39,7 @@ type kind struct {
 	host    string
 	port    int32
 	allowed bool
+	removed bool
 	reason  string
 }
 
@@ -48,15 +49,25 @@ func newReports(broker Broker, log *zap.Logger) *reports {
 
 // add counts a connection.
 func (r *reports) add(host string, port int32, allowed bool, reason string) {
-	now, k := time.Now().UTC(), kind{cut(cmp.Or(host, "(no name)")), port, allowed, cut(reason)}
+	r.count(kind{host: host, port: port, allowed: allowed, reason: reason})
+}
+
+// addRemoved counts a request that went on without something.
+func (r *reports) addRemoved(host string, port int32, what string) {
+	r.count(kind{host: host, port: port, allowed: true, removed: true, reason: what})
+}
+
+func (r *reports) count(k kind) {
+	now := time.Now().UTC()
+	k.host, k.reason = cut(cmp.Or(k.host, "(no name)")), cut(k.reason)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.entries[k] == nil && len(r.entries) >= protocol.MaxReported-2 { // two are left for others, by allowed
-		k = kind{otherNames, 0, allowed, "more different names than a report can have"}
+		k = kind{host: otherNames, allowed: k.allowed, reason: "more different names than a report can have"}
 	}
 	entry := r.entries[k]
 	if entry == nil {
-		entry = &protocol.Reported{Host: k.host, Port: k.port, Allowed: k.allowed, Reason: k.reason, First: now}
+		entry = &protocol.Reported{Host: k.host, Port: k.port, Allowed: k.allowed, Removed: k.removed, Reason: k.reason, First: now}
 		r.entries[k] = entry
 	}
 	entry.Count++
@@ -107,8 +118,8 @@ func (r *reports) send(ctx context.Context) {
 	defer r.mu.Unlock()
 	for k, old := range entries {
 		if r.entries[k] == nil && len(r.entries) >= protocol.MaxReported-2 {
-			k = kind{otherNames, 0, old.Allowed, "more different names than a report can have"}
-			old.Host, old.Port, old.Reason = k.host, k.port, k.reason
+			k = kind{host: otherNames, allowed: old.Allowed, reason: "more different names than a report can have"}
+			old.Host, old.Port, old.Removed, old.Reason = k.host, k.port, k.removed, k.reason
 		}
 		if now := r.entries[k]; now != nil {
 			now.Count, now.First = now.Count+old.Count, old.First

@@ -101,6 +101,9 @@ type Revoked struct {
 type Name struct {
 	Host  string  `json:"host"`
 	Ports []int32 `json:"ports,omitempty"`
+	// Headers and QueryKeys go on, although they may sign the run in.
+	Headers   []string `json:"headers,omitempty"`
+	QueryKeys []string `json:"queryKeys,omitempty"`
 }
 
 // Injected is a credential that the proxy sets.
@@ -129,8 +132,10 @@ const (
 type Reported struct {
 	Host string `json:"host"`
 	Port int32  `json:"port"`
-	// Allowed says that a discovery let it through.
+	// Allowed says that a discovery let it through, or with Removed that it went on without
+	// what Reason names.
 	Allowed bool `json:"allowed,omitempty"`
+	Removed bool `json:"removed,omitempty"`
 	// Reason is why it was refused.
 	Reason string    `json:"reason"`
 	Count  int64     `json:"count"`
