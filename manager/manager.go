@@ -59,6 +59,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/internal/registration"
+	"github.com/admitkit/admitkit/internal/webhookpath"
 	"github.com/admitkit/admitkit/manager/internal/apiserver"
 	"github.com/admitkit/admitkit/manager/internal/health"
 	"github.com/admitkit/admitkit/webhook"
@@ -101,6 +102,7 @@ func New(options Options) (*Manager, error) {
 	}
 	server := apiserver.NewClock(clock.RealClock{})
 	options.RESTConfig.Wrap(server.Wrap)
+	options.RESTConfig.Wrap(webhookpath.Redacting)
 	httpClient, err := rest.HTTPClientFor(options.RESTConfig)
 	if err != nil {
 		return nil, fmt.Errorf("manager options: RESTConfig: %w", err)

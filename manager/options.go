@@ -163,6 +163,10 @@ type ServingOptions struct {
 	// ClientNames are the clients that may connect, by the common name or a DNS name of
 	// their certificate. Default: every client with a certificate of ClientCAFile.
 	ClientNames []string
+	// PlainPaths has the webhooks registered and served at paths that anybody can guess. By
+	// default nobody can, so that only who has read a webhook configuration, as API servers
+	// do, is answered. A server refuses it without ClientCAFile.
+	PlainPaths bool
 	// DrainPeriod is how long a manager keeps serving after it was told to stop,
 	// while it reports that it is not ready, so that endpoints and connections
 	// move on to other replicas. Then it finishes the requests in flight. Default:

@@ -88,7 +88,7 @@ func everyForm(ctx context.Context, kube client.Client, name string) (string, er
 func userWith(t *testing.T, name string, rules ...rbacv1.PolicyRule) *rest.Config {
 	t.Helper()
 	rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{"admissionregistration.k8s.io"}, Resources: []string{"*"}, Verbs: []string{"*"}},
-		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"admitkit-setupcertificate"}, Verbs: []string{"get", "watch", "update", "delete"}},
+		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"admitkit-setupcertificate", "admitkit-paths"}, Verbs: []string{"get", "watch", "update", "delete"}},
 		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets", "configmaps", "events"}, Verbs: []string{"create"}})
 	meta := metav1.ObjectMeta{Name: name}
 	if _, err := clientset.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{}); err != nil {

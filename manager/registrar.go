@@ -24,6 +24,10 @@ func (m *Manager) RegisterExtensions(ctx context.Context) error {
 	if err := u.registration.Conversions.Check(); err != nil {
 		return fmt.Errorf("manager: %w; or keep the registrar running (KeepRegistered, `register --stay`), which waits for it", err)
 	}
+	// Once more, which finds that the paths are registered: the former ones end then.
+	if err := u.source.Check(ctx); err != nil {
+		return fmt.Errorf("manager: %w", err)
+	}
 	// What it finds is logged; it is no reason not to have registered.
 	_, _ = m.tellUnserved(ctx, u.registration.Webhooks, map[apiserver.Unserved]bool{})
 	return nil
@@ -94,7 +98,8 @@ func (m *Manager) registerOnce(ctx context.Context) (*upkeep, error) {
 	if u.source, err = m.newSource(u.registration); err != nil {
 		return nil, err
 	}
-	if err := u.source.Wait(ctx); err != nil {
+	u.paths = m.newPaths(u.registration)
+	if err := u.wait(ctx); err != nil {
 		return nil, err
 	}
 	return u, u.source.Check(ctx)

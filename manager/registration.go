@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,8 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/metadata"
 
+	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/internal/registration"
 	"github.com/admitkit/admitkit/manager/internal/apiserver"
+	"github.com/admitkit/admitkit/manager/internal/paths"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -48,6 +51,29 @@ func (m *Manager) registration(webhooks []*webhook.Webhook) *registration.Regist
 		r.ProbeNamespace = o.WebhookNamespace
 	}
 	return r
+}
+
+// newPaths returns what signs the paths of the webhooks and opens them; nil if nobody does.
+// r is nil in a process that does not register.
+func (m *Manager) newPaths(r *registration.Registration) *paths.Paths {
+	o := &m.options
+	if o.Serving.PlainPaths {
+		return nil
+	}
+	options := paths.Options{
+		Secrets: m.clients.Core.Secrets(o.WebhookNamespace), Namespace: o.WebhookNamespace, Name: o.pathsSecret(), Labels: m.labels(),
+		Delay: cmp.Or(o.Certificates.PropagationDelay, certs.DefaultPropagationDelay), Clock: m.clock, Logger: o.Logger.Desugar(),
+	}
+	if r == nil {
+		return paths.New(options)
+	}
+	options.Registers = true
+	if len(r.Webhooks) > 0 && m.probes() {
+		options.Probe = m.probe(r)
+	}
+	made := paths.New(options)
+	r.Paths = made
+	return made
 }
 
 // labels are on every object that the manager creates.

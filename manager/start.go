@@ -158,6 +158,7 @@ func (m *Manager) newServing(ctx, run context.Context, webhooks []*webhook.Webho
 	}
 	var err error
 	s.source, err = m.newSource(s.registration)
+	s.paths = m.newPaths(s.registration)
 	return s, err
 }
 
@@ -187,8 +188,16 @@ func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 	if err != nil {
 		return err
 	}
+	var openPath func(context.Context, string) (string, bool)
+	switch {
+	case s.paths != nil:
+		openPath = s.paths.Open
+	case clients == nil:
+		return errors.New("Serving.PlainPaths: needs Serving.ClientCAFile: without either, whoever reaches the port is taken for an API server, and can have any user recorded as having done anything")
+	}
 	s.server = webhook.NewServer(webhook.ServerOptions{
-		Host: o.Host, Port: int(o.Port), Listener: s.port, GetCertificate: s.source.GetCertificate, LameDuck: *o.Serving.DrainPeriod, Logger: log,
+		OpenPath: openPath,
+		Host:     o.Host, Port: int(o.Port), Listener: s.port, GetCertificate: s.source.GetCertificate, LameDuck: *o.Serving.DrainPeriod, Logger: log,
 		MaxConnections: o.Serving.MaxConnections, MinVersion: o.Serving.minVersion, CipherSuites: o.Serving.cipherSuites, Clients: clients,
 	})
 	handling := webhook.HandlerOptions{
@@ -249,7 +258,7 @@ func (s *serving) run(ctx context.Context) error {
 	if !s.readsSynced(ctx) {
 		return s.server.Close() // stopped while waiting: not a failure
 	}
-	if err := s.source.Wait(ctx); err != nil {
+	if err := s.wait(ctx); err != nil {
 		err = errors.Join(err, s.server.Close())
 		if ctx.Err() != nil {
 			return nil // stopped while waiting: not a failure

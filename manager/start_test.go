@@ -67,7 +67,7 @@ func TestTheAPIServerReachesTheWebhookByURL(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if url := config.Webhooks[0].ClientConfig.URL; url == nil || !strings.HasPrefix(*url, fmt.Sprintf("https://localhost:%d/mutate/", port)) {
+	if url := config.Webhooks[0].ClientConfig.URL; url == nil || !strings.HasPrefix(*url, fmt.Sprintf("https://localhost:%d/", port)) || !strings.Contains(*url, "/mutate/") {
 		t.Errorf("client config is %+v, want the advertised URL", config.Webhooks[0].ClientConfig)
 	}
 }

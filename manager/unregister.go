@@ -174,6 +174,9 @@ func (m *Manager) removeObjects(ctx context.Context) error {
 			errs = append(errs, remove("Secret", m.options.Certificates.LeafSecretName, secrets.Delete))
 		}
 	}
+	if !m.options.Serving.PlainPaths {
+		errs = append(errs, remove("Secret", m.options.pathsSecret(), secrets.Delete))
+	}
 	if m.options.Watching.LeaderElection {
 		errs = append(errs, remove("Lease", m.options.configurationName(), m.clients.Coordination.Leases(namespace).Delete))
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/internal/registration"
 	"github.com/admitkit/admitkit/manager/internal/apiserver"
+	"github.com/admitkit/admitkit/manager/internal/paths"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -24,6 +25,7 @@ type upkeep struct {
 	*Manager
 	registration *registration.Registration // nil in a process that does not register
 	source       certs.Source
+	paths        *paths.Paths // nil if these are plain
 }
 
 // run registers, which makes the manager ready, and then repairs and renews until
@@ -44,6 +46,12 @@ func (u *upkeep) run(ctx context.Context) error {
 		u.announce(ctx)
 		return nil
 	})
+	if u.paths != nil {
+		group.Go(func() error {
+			u.paths.Run(ctx, func() { notify(trigger) })
+			return nil
+		})
+	}
 	if u.registration != nil && u.probes() {
 		group.Go(func() error {
 			u.prober.Run(ctx, u.probe(u.registration), func() { notify(trigger) }, u.probeFailed())
@@ -58,6 +66,14 @@ func (u *upkeep) run(ctx context.Context) error {
 	}
 	u.runSource(ctx, trigger)
 	return group.Wait()
+}
+
+// wait returns when there is a certificate to serve, and the key of the paths.
+func (u *upkeep) wait(ctx context.Context) error {
+	if err := u.source.Wait(ctx); err != nil || u.paths == nil {
+		return err
+	}
+	return u.paths.Wait(ctx)
 }
 
 // repairLater triggers a check when a repair is due that was put off. The function that

@@ -465,7 +465,7 @@ func TestAServerMayReadNothingButItsLeaf(t *testing.T) {
 	t.Parallel()
 	apps, home := newNamespace(t), newNamespace(t)
 	for _, args := range [][]string{
-		{"create", "role", "leaf-only", "--verb=get,watch", "--resource=secrets", "--resource-name=leaf", "-n", home},
+		{"create", "role", "leaf-only", "--verb=get,watch", "--resource=secrets", "--resource-name=leaf", "--resource-name=admitkit-paths", "-n", home},
 		{"create", "rolebinding", "leaf-only", "--role=leaf-only", "--user=system:serviceaccount:" + home + ":server", "-n", home},
 	} {
 		if output, err := cluster.Kubectl(t.Context(), nil, args...).CombinedOutput(); err != nil {

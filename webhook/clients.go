@@ -136,7 +136,7 @@ func (c *Clients) refuse(err error) error {
 	if len(text) > maxRefusal {
 		text = strings.ToValidUTF8(text[:maxRefusal], "") + "..."
 	}
-	clientsRefused.Inc()
+	clientsRefused.WithLabelValues(refusedCertificate).Inc()
 	c.log.Warn("a client was refused", zap.String("error", text))
 	return errors.New(text)
 }

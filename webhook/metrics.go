@@ -66,10 +66,10 @@ var (
 		Name: "admitkit_webhook_refused_total",
 		Help: "Requests beyond a limit. reason is slow (the body did not arrive in time), stalled (others needed its memory), memory (there was none left), in_flight (too many requests), too_large or too_costly (to decode); those two also if a Witness had them denied.",
 	}, []string{"webhook", "reason"})
-	clientsRefused = prometheus.NewCounter(prometheus.CounterOpts{
+	clientsRefused = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_webhook_clients_refused_total",
-		Help: "Handshakes with clients whose certificate is missing or does not verify, and requests by a connection whose certificate does not verify any more.",
-	})
+		Help: "Clients that are not taken for API servers. reason is certificate (handshakes without one that verifies, and requests by a connection whose certificate does not verify any more) or path (requests at one that is not registered, or not any more).",
+	}, []string{"reason"})
 
 	latencies = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 	sizes     = prometheus.ExponentialBuckets(64, 4, 9) // to 4 MiB
@@ -77,7 +77,16 @@ var (
 
 func init() {
 	metrics.Registry.MustRegister(admissionRequests, admissionDuration, panics, webhookDuration, inFlight, inFlightLimit, bodyBytes, patchBytes, refused, clientsRefused)
+	for _, reason := range []string{refusedCertificate, refusedPath} { // alerts watch the counter from zero on
+		clientsRefused.WithLabelValues(reason)
+	}
 }
+
+// The reasons for which clients are refused.
+const (
+	refusedCertificate = "certificate"
+	refusedPath        = "path"
+)
 
 // result is the result of one handler's admission.
 type result int

@@ -41,6 +41,11 @@ type ServerOptions struct {
 	CipherSuites []uint16
 	// Clients decide by their certificates who may connect. Default: everybody may.
 	Clients *Clients
+	// OpenPath returns the path under which a handler is registered for one that a client
+	// calls, for servers whose clients are told paths that nobody else can guess. ok is false
+	// for a path that is none: the answer is 404, and the request is counted. Default: the
+	// path is the same.
+	OpenPath func(ctx context.Context, called string) (path string, ok bool)
 	// MaxConnections is the most connections at a time. If there are more, the one
 	// that has been of least use for longest is closed; first those that have not
 	// completed an admission. Default: DefaultMaxConnections.
@@ -257,6 +262,9 @@ func (s *Server) httpServer(ctx, requests context.Context, listener *limits.Conn
 		return nil, err
 	}
 	handler := http.Handler(s.mux)
+	if s.options.OpenPath != nil {
+		handler = s.opening(handler)
+	}
 	if s.options.Clients != nil {
 		handler = s.options.Clients.around(handler)
 	}
@@ -282,6 +290,26 @@ func (s *Server) httpServer(ctx, requests context.Context, listener *limits.Conn
 		BaseContext:       func(net.Listener) context.Context { return requests },
 		ErrorLog:          errorLog,
 	}, nil
+}
+
+// opening has next answer those who know a path. Nothing of the others is read, and nothing
+// of their path is logged: it may be one that was good a moment ago.
+func (s *Server) opening(next http.Handler) http.Handler {
+	log := sample(s.options.Logger)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		path, ok := s.options.OpenPath(r.Context(), r.URL.Path)
+		if !ok {
+			clientsRefused.WithLabelValues(refusedPath).Inc()
+			log.Warn("a request was refused: its path is that of no webhook, or not any more", zap.String("address", r.RemoteAddr))
+			w.Header().Set("Connection", "close")
+			http.NotFound(w, r)
+			return
+		}
+		opened := *r.URL
+		opened.Path, opened.RawPath = path, ""
+		r.URL, r.RequestURI = &opened, opened.RequestURI()
+		next.ServeHTTP(w, r)
+	})
 }
 
 func (s *Server) tlsConfig() *tls.Config {

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -199,6 +200,9 @@ type serviceOfStanza struct {
 // stanza returns what spec.conversion should be.
 func (r *Registration) stanza(name string, live *crd, pem []byte) *stanza {
 	target := r.clientConfig(webhook.ConversionPath(name))
+	if r.Paths != nil {
+		changePath(&target, r.Paths.Sign)
+	}
 	caller := &stanzaOfCaller{ConversionReviewVersions: []string{"v1"}}
 	caller.ClientConfig.URL = target.URL
 	if s := target.Service; s != nil {
@@ -212,6 +216,23 @@ func (r *Registration) stanza(name string, live *crd, pem []byte) *stanza {
 		}
 	}
 	return &stanza{Strategy: "Webhook", Webhook: caller}
+}
+
+// changePath changes the path of the converter, and returns the one before.
+func (s *stanza) changePath(change func(string) string) (before string) {
+	if s == nil || s.Webhook == nil {
+		return ""
+	}
+	own := &s.Webhook.ClientConfig
+	target := admissionregistrationv1.WebhookClientConfig{URL: own.URL}
+	if own.Service != nil {
+		target.Service = &admissionregistrationv1.ServiceReference{Path: own.Service.Path}
+	}
+	before = changePath(&target, change)
+	if own.URL = target.URL; own.Service != nil {
+		own.Service.Path = target.Service.Path
+	}
+	return before
 }
 
 // readCRDs returns the CustomResourceDefinitions that exist.

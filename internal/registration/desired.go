@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/webhookpath"
 )
 
 // desired builds an object, given the one in the cluster, nil if there is none.
@@ -45,6 +47,9 @@ func (r *Registration) desired(res resource, live *configuration, pem []byte) *c
 			ignore := admissionregistrationv1.Ignore
 			e.FailurePolicy = &ignore
 		}
+		if r.Paths != nil {
+			changePath(&e.ClientConfig, r.Paths.Sign)
+		}
 	}
 	c := &configuration{
 		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: res.kind},
@@ -67,7 +72,7 @@ func (r *Registration) desired(res resource, live *configuration, pem []byte) *c
 // newer returns our entries in the object as a newer replica registered them, without
 // the terms that a platform may have added since; nil if they are not of that revision.
 func (r *Registration) newer(live *configuration, revision string) []entry {
-	entries := slices.DeleteFunc(slices.Clone(live.DeepCopy().Webhooks), func(e entry) bool { return !r.ours(e.Name) })
+	entries := r.plain(live)
 	if digest(entries) == revision {
 		return entries
 	}
@@ -78,6 +83,67 @@ func (r *Registration) newer(live *configuration, revision string) []entry {
 		}
 		if digest(entries) == revision {
 			return entries
+		}
+	}
+	return nil
+}
+
+// plain returns our entries in the object, at the paths that they have when nobody signs
+// these.
+func (r *Registration) plain(live *configuration) []entry {
+	entries := slices.DeleteFunc(live.DeepCopy().Webhooks, func(e entry) bool { return !r.ours(e.Name) })
+	for i := range entries {
+		changePath(&entries[i].ClientConfig, webhookpath.Strip)
+	}
+	return entries
+}
+
+// changePath changes the path of a webhook, and returns the one before.
+func changePath(c *admissionregistrationv1.WebhookClientConfig, change func(string) string) (before string) {
+	switch {
+	case c.Service != nil && c.Service.Path != nil:
+		before = *c.Service.Path
+		after := change(before)
+		c.Service.Path = &after
+	case c.URL != nil:
+		u, err := url.Parse(*c.URL)
+		if err != nil {
+			return "" // the API server takes none such
+		}
+		before = u.Path
+		u.Path = change(before)
+		after := u.String()
+		c.URL = &after
+	}
+	return before
+}
+
+// saw tells Paths of those that are registered.
+func (r *Registration) saw(ctx context.Context, lives []*configuration, crds map[string]*crd) error {
+	if r.Paths == nil {
+		return nil
+	}
+	var paths []string
+	same := func(path string) string { return path }
+	for _, live := range lives {
+		if live == nil {
+			continue
+		}
+		for _, e := range live.DeepCopy().Webhooks {
+			if r.ours(e.Name) {
+				paths = append(paths, changePath(&e.ClientConfig, same))
+			}
+		}
+	}
+	for _, live := range crds {
+		paths = append(paths, live.Spec.Conversion.changePath(same))
+	}
+	for _, path := range paths {
+		if path == "" {
+			continue
+		}
+		if err := r.Paths.Saw(ctx, path); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -23,6 +23,9 @@ type cause struct {
 	detail string
 }
 
+// ofPath reports whether a path may not be as desired.
+func (c cause) ofPath() bool { return slices.Contains([]string{"missing", "entry", "target"}, c.kind) }
+
 // differences returns what is not as desired.
 func (r *Registration) differences(live, desired *configuration) []cause {
 	switch {

@@ -96,6 +96,8 @@ type Registration struct {
 	ProbeNamespace string
 	// Target is where they are served.
 	Target Target
+	// Paths signs the paths at which they are registered. Default: these are as they are.
+	Paths Paths
 	// ForeignBundle leaves the caBundle to others, for example cert-manager's
 	// injector.
 	ForeignBundle bool
@@ -118,6 +120,16 @@ type Registration struct {
 	Spread time.Duration
 
 	backoff *repairBackoff // nil until something was repaired
+}
+
+// Paths make paths that nobody can guess.
+type Paths interface {
+	// Sign returns the path at which to register one.
+	Sign(plain string) string
+	// Saw learns of one that is registered, before Sign is asked for others.
+	Saw(ctx context.Context, signed string) error
+	// Settled is called when all that is registered is what Sign has returned.
+	Settled(ctx context.Context) error
 }
 
 // Objects returns both objects as they are registered in a cluster that has neither,
@@ -201,10 +213,14 @@ func (r *Registration) reconcileOnce(ctx context.Context, client rest.Interface,
 		lives[i] = live
 	}
 	crds, unread := r.readCRDs(ctx, client)
+	if err := r.saw(ctx, lives, crds); err != nil {
+		return nil, err
+	}
 	pem, err := bundle(ctx)
 	if err != nil {
 		return nil, err
 	}
+	settled := true
 	var repairs []Repair
 	var later time.Duration
 	for i, res := range resources {
@@ -215,6 +231,7 @@ func (r *Registration) reconcileOnce(ctx context.Context, client rest.Interface,
 		if len(causes) == 0 {
 			continue
 		}
+		settled = settled && !slices.ContainsFunc(causes, cause.ofPath)
 		first, wait := r.due(res, causes, wanted)
 		if wait > 0 {
 			if later == 0 || wait < later {
@@ -239,6 +256,9 @@ func (r *Registration) reconcileOnce(ctx context.Context, client rest.Interface,
 		return repairs, unread
 	}
 	converted, err := r.reconcileCRDs(ctx, client, crds, pem, look)
+	if settled && len(converted) == 0 && err == nil && r.Paths != nil {
+		err = r.Paths.Settled(ctx)
+	}
 	return append(repairs, converted...), err
 }
 

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/admitkit/admitkit/internal/webhookpath"
 )
 
 // Verify returns an error if either object, or the conversion stanza of a
@@ -24,6 +26,8 @@ func (r *Registration) Verify(ctx context.Context, client rest.Interface) error 
 	// A cautious start has to be over.
 	expected.IgnoreUntilProbed = false
 	expected.ForeignBundle = true
+	// Only those who register and serve know the paths.
+	expected.Paths = nil
 	var errs []error
 	var bundles [][]byte
 	for _, res := range resources {
@@ -72,6 +76,7 @@ func (r *Registration) verifyConversion(ctx context.Context, client rest.Interfa
 	if err := r.checkCRD(name, live); err != nil {
 		return nil, err
 	}
+	live.Spec.Conversion.changePath(webhookpath.Strip)
 	want := r.stanza(name, live, nil)
 	bundle = want.Webhook.ClientConfig.CABundle
 	switch what := r.stanzaDifference(live, want); {
@@ -93,6 +98,11 @@ func (r *Registration) verify(res resource, live *configuration) error {
 		if theirs := live.Annotations[RevisionAnnotation]; theirs != digest(r.entries(res)) {
 			return fmt.Errorf("%s %s was registered by another version of this program, or with other flags: revision %q", res.kind, r.Name, theirs)
 		}
+	}
+	if live != nil {
+		others := slices.DeleteFunc(slices.Clone(live.Webhooks), func(e entry) bool { return r.ours(e.Name) })
+		live = live.DeepCopy()
+		live.Webhooks = append(r.plain(live), others...)
 	}
 	switch causes := r.differences(live, desired); {
 	case len(causes) == 0:

@@ -125,7 +125,7 @@ func ManagerNamespace(t testing.TB, c client.Client) string {
 	named := metav1.ObjectMeta{Name: "manager", Namespace: namespace}
 	Create(t, c,
 		&rbacv1.Role{ObjectMeta: named, Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"admitkit-setupcertificate"}, Verbs: []string{"get"}},
+			{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"admitkit-setupcertificate", "admitkit-paths"}, Verbs: []string{"get"}},
 			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"}},
 			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}}, // of leader election
 		}},

@@ -69,7 +69,7 @@ func (f *flags) bind(cmd *cobra.Command, name string) {
 	set.StringVar(&o.Serving.ClusterDomain, "cluster-domain", manager.DefaultClusterDomain, "DNS domain of the cluster")
 	set.DurationVar(&o.Certificates.CALifetime, "ca-lifetime", 0, "validity of the CA (default 1 year)")
 	set.DurationVar(&o.Certificates.LeafLifetime, "leaf-lifetime", 0, "validity of the serving certificate (default 7 days)")
-	set.DurationVar(&o.Certificates.PropagationDelay, "propagation-delay", 0, "how long API servers have to learn of a new CA (default 1 min)")
+	set.DurationVar(&o.Certificates.PropagationDelay, "propagation-delay", 0, "how long API servers have to learn of a new CA, or of new paths (default 1 min)")
 	set.BoolVar(&o.Registration.IgnoreUntilProbed, "ignore-until-probed", false, "begin with failure policy Ignore, until a request through the API server has come back")
 	set.BoolVar(&f.probe, "probe", true, "send a request through the API server, to learn that it comes back through a webhook")
 	set.StringSliceVar(&o.Registration.AllowOwnPods, "allow-own-pods", nil, "webhooks that may match the manager's own Pods with failure policy Fail")
@@ -97,6 +97,7 @@ func (f *flags) bindServing(set *pflag.FlagSet) {
 	set.IntVar(&o.Serving.MaxConnections, "max-connections", 0, "how many connections the webhooks have at a time (default 512)")
 	set.StringVar(&o.Serving.TLSMinVersion, "tls-min-version", "", "oldest version of TLS that the webhooks accept, 1.2 or 1.3 (default 1.2)")
 	set.StringSliceVar(&o.Serving.TLSCipherSuites, "tls-cipher-suites", nil, "cipher suites of TLS 1.2, by the names of Go's crypto/tls (default: Go's)")
+	set.BoolVar(&o.Serving.PlainPaths, "plain-paths", false, "register and serve the webhooks at paths that anybody can guess; a server needs --client-ca for it")
 	set.StringVar(&o.Serving.ClientCAFile, "client-ca", "", "file with the CA of clients: only those with its certificate may connect to the webhooks, so API servers must present one (default: everybody may)")
 	_ = cobra.MarkFlagFilename(set, "client-ca") // it is there
 	set.StringSliceVar(&o.Serving.ClientNames, "client-names", nil, "clients that may connect, by a name in their certificate (default: all of --client-ca)")

@@ -50,7 +50,7 @@ func uninstaller(t *testing.T, namespace string, port int32) (*manager.Manager, 
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "admitkit-system", Name: "admitkit-unregister"}}
 	named := metav1.ObjectMeta{Name: "unregister", Namespace: namespace}
 	testkit.Create(t, admin, &rbacv1.Role{ObjectMeta: named, Rules: []rbacv1.PolicyRule{
-		rule("", "secrets", "admitkit-setupcertificate", "delete"),
+		rule("", "secrets", "admitkit-setupcertificate", "delete"), rule("", "secrets", "admitkit-paths", "delete"),
 		rule("apps", "deployments", "manager", "get"), rule("apps", "deployments/scale", "manager", "patch"), pods,
 	}})
 	testkit.Create(t, admin, &rbacv1.RoleBinding{ObjectMeta: named, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: named.Name}, Subjects: subjects})

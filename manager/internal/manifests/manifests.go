@@ -35,6 +35,7 @@ type Config struct {
 	// Those of manager.Options, completed.
 	Namespace, WebhookNamespace, ServiceName string
 	SetupCertificateName, LeafSecretName     string
+	PathsSecretName                          string // "" with plain paths
 	HealthAddress, MetricsAddress            string
 	MetricsSecure                            bool
 	Port, ServicePort                        int32

@@ -38,10 +38,11 @@ func (i *installer) addRegistrar() {
 	}
 	if i.ForeignCABundle { // then the Secret is foreign, too
 		rules = append(rules, rule("", []string{"secrets"}, []string{"get", "watch"}, i.secrets()...))
-	} else {
+	}
+	if own := i.ownSecrets(); len(own) > 0 {
 		rules = append(rules, rule("", []string{"secrets"}, []string{"create"}),
-			rule("", []string{"secrets"}, []string{"get", "watch", "update", "delete"}, i.secrets()...))
-		i.addSecretGuard(name)
+			rule("", []string{"secrets"}, []string{"get", "watch", "update", "delete"}, own...))
+		i.addSecretGuard(name, own)
 	}
 	i.addRole(name, name, i.WebhookNamespace, rules...)
 	deployment := i.deployment(name, 1, "register", "--stay")
@@ -54,9 +55,9 @@ func (i *installer) addRegistrar() {
 // addSecretGuard lets the registrar create its own Secrets alone. RBAC cannot: a rule for
 // create has no names. Without it, the token controller would write a token of any
 // ServiceAccount of the namespace into a Secret that the registrar asks for.
-func (i *installer) addSecretGuard(account string) {
+func (i *installer) addSecretGuard(account string, own []string) {
 	name := account + "." + i.WebhookNamespace
-	names, _ := json.Marshal(i.secrets()) // strings are always JSON, and JSON is CEL
+	names, _ := json.Marshal(own) // strings are always JSON, and JSON is CEL
 	fail := admissionregistrationv1.Fail
 	equivalent := admissionregistrationv1.Equivalent
 	i.add(&admissionregistrationv1.ValidatingAdmissionPolicy{
@@ -74,7 +75,7 @@ func (i *installer) addSecretGuard(account string) {
 			}},
 			Validations: []admissionregistrationv1.Validation{{
 				Expression: fmt.Sprintf("object.metadata.name in %s && object.type in ['%s', '%s']", names, corev1.SecretTypeOpaque, corev1.SecretTypeTLS),
-				Message:    fmt.Sprintf("%s creates no Secret but those of its certificates: %s", account, names),
+				Message:    fmt.Sprintf("%s creates no Secret but its own: %s", account, names),
 			}},
 		},
 	}, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
@@ -96,12 +97,27 @@ func (i *installer) secrets() []string {
 	return []string{i.SetupCertificateName}
 }
 
+// ownSecrets returns the Secrets that the registrar makes.
+func (i *installer) ownSecrets() (own []string) {
+	if !i.ForeignCABundle {
+		own = i.secrets()
+	}
+	if i.PathsSecretName != "" {
+		own = append(own, i.PathsSecretName)
+	}
+	return own
+}
+
 // addServer adds the replicas that serve, with their rights.
 func (i *installer) addServer() error {
 	name := i.Name
 	i.addServiceAccount(name)
 	if secrets := i.secrets(); i.Serves {
-		i.addRole(name, name, i.WebhookNamespace, rule("", []string{"secrets"}, []string{"get", "watch"}, secrets[len(secrets)-1]))
+		secrets = secrets[len(secrets)-1:]
+		if i.PathsSecretName != "" {
+			secrets = append(secrets, i.PathsSecretName)
+		}
+		i.addRole(name, name, i.WebhookNamespace, rule("", []string{"secrets"}, []string{"get", "watch"}, secrets...))
 	}
 	if err := i.addRights(name, host.Serves, i.Parts.ServerRights(), i.Everywhere); err != nil {
 		return err

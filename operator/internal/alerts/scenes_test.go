@@ -247,7 +247,7 @@ func strangers(s *stage) {
 	s.start(settings{Extensions: "author"}, "--client-ca", filepath.Join(dir, "ca.crt"), "--probe=false")
 	s.scrape()
 	s.create("a") // its failure policy is Ignore
-	s.until(`admitkit_webhook_clients_refused_total`)
+	s.until(`admitkit_webhook_clients_refused_total\{reason="certificate"\}`)
 	s.scrape()
 }
 

@@ -71,6 +71,19 @@ app.kubernetes.io/component: {{ .component }}
 {{ include "admitkit.fullname" . }}-certificate
 {{- end -}}
 
+{{- define "admitkit.pathsSecret" -}}
+{{ include "admitkit.fullname" . }}-paths
+{{- end -}}
+
+{{/* The Secrets that what registers makes, as JSON. */}}
+{{- define "admitkit.ownSecrets" -}}
+{{- $own := list (include "admitkit.caSecret" .) -}}
+{{- if include "admitkit.registrarStays" . -}}
+{{- $own = append $own (include "admitkit.leafSecret" .) -}}
+{{- end -}}
+{{- append $own (include "admitkit.pathsSecret" .) | toJson -}}
+{{- end -}}
+
 {{/* The ServiceAccount of a component: server, registrar, reconciler or hooks. But for hooks, one process has that of the server. Takes root and component. */}}
 {{- define "admitkit.accountName" -}}
 {{- $own := .root.Values.serviceAccount -}}

@@ -142,11 +142,7 @@ annotations:
   verbs: [create]
 - apiGroups: [""]
   resources: [secrets]
-  resourceNames:
-  - {{ include "admitkit.caSecret" . }}
-  {{- if include "admitkit.registrarStays" . }}
-  - {{ include "admitkit.leafSecret" . }}
-  {{- end }}
+  resourceNames: {{ include "admitkit.ownSecrets" . }}
   verbs: [get, watch, update, delete]
 {{- end -}}
 
@@ -173,7 +169,7 @@ annotations:
 {{- define "admitkit.serverRules" -}}
 - apiGroups: [""]
   resources: [secrets]
-  resourceNames: [{{ ternary (include "admitkit.leafSecret" .) (include "admitkit.caSecret" .) (ne (include "admitkit.registrarStays" .) "") }}]
+  resourceNames: [{{ ternary (include "admitkit.leafSecret" .) (include "admitkit.caSecret" .) (ne (include "admitkit.registrarStays" .) "") }}, {{ include "admitkit.pathsSecret" . }}]
   verbs: [get, watch]
 {{- end -}}
 
@@ -479,7 +475,7 @@ with the label.
 {{- define "admitkit.unregisterRules" -}}
 - apiGroups: [""]
   resources: [secrets]
-  resourceNames: [{{ include "admitkit.caSecret" . }}, {{ include "admitkit.leafSecret" . }}]
+  resourceNames: [{{ include "admitkit.caSecret" . }}, {{ include "admitkit.leafSecret" . }}, {{ include "admitkit.pathsSecret" . }}]
   verbs: [delete]
 - apiGroups: [apps]
   resources: [deployments]
