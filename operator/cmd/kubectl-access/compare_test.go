@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -71,6 +72,24 @@ func TestTheAuditLogOfTheAPIServerShowsWhatHasNoRecord(t *testing.T) {
 	}
 	o = compare(lost, namespace, seen, cli.CodeError, "1 of 1 acts", "is not complete yet")
 	if !strings.Contains(o.stdout, "its record is lost, or was deleted") {
+		t.Errorf("the list has %s", o.stdout)
+	}
+
+	// The act of the record never was, in an hour that the log covers.
+	event := func(of time.Duration) string {
+		return fmt.Sprintf("{\"requestReceivedTimestamp\":%q}\n", time.Now().Add(of).UTC().Format(metav1.RFC3339Micro))
+	}
+	without := event(-time.Hour)
+	for line := range strings.Lines(string(log)) {
+		if !strings.Contains(line, seen) && strings.HasSuffix(line, "\n") {
+			without += line
+		}
+	}
+	if err := os.WriteFile(lost, []byte(without+event(time.Hour)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o = compare(lost, namespace, seen, cli.CodeError, "1 records", "somebody has forged them")
+	if !strings.Contains(o.stdout, "true seen") {
 		t.Errorf("the list has %s", o.stdout)
 	}
 	if err := os.WriteFile(lost, []byte("{}\nno event\n{}\n"), 0o600); err != nil {

@@ -61,7 +61,7 @@ pods/ephemeralcontainers at level Metadata. It exits with 1 if something is miss
 	flags.StringVar(&q.until, "until", "", "only acts before this time")
 	flags.BoolVarP(&q.everywhere, "all-namespaces", "A", false, "acts in all namespaces, and in none")
 	flags.BoolVarP(&q.watch, "watch", "w", false, "continue with new acts")
-	flags.StringVar(&q.file, "compare", "", "list the acts in this audit log of the API server that have no record; - is standard input")
+	flags.StringVar(&q.file, "compare", "", "list the acts in this audit log of the API server that have no record, and the records of acts that it does not have; - is standard input")
 	q.output = c.AddOutputFlags(cmd, auditColumns)
 	_ = cmd.RegisterFlagCompletionFunc("pod", c.CompletePods)
 	_ = cmd.RegisterFlagCompletionFunc("decision", cobra.FixedCompletions([]string{string(v1alpha1.AuditAllowed), string(v1alpha1.AuditDenied)}, cobra.ShellCompDirectiveNoFileComp))

@@ -22,8 +22,8 @@ import (
 	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 )
 
-// compare holds the API server's own audit log against the records, and lists the acts
-// that went through without one.
+// compare holds the API server's own audit log against the records. It lists the acts that
+// went through without a record, and the records of acts that the log does not have.
 func (q *query) compare(ctx context.Context) error {
 	if q.watch || q.decision != "" || q.request != "" {
 		return cli.Exitf(cli.CodeUsage, "--compare lists what is missing: it goes with none of --watch, --decision and --request")
@@ -39,11 +39,12 @@ func (q *query) compare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	acts, err := q.serverActs(namespace)
+	log, err := q.serverLog(namespace)
 	if err != nil {
 		return err
 	}
-	recorded, err := q.records(ctx, cl)
+	acts := log.acts
+	recorded, err := q.records(ctx, cl, func(event *v1alpha1.AuditEvent) bool { return q.isMissing(log, event, namespace) })
 	if err != nil {
 		return q.explained(ctx, err)
 	}
@@ -59,11 +60,21 @@ func (q *query) compare(ctx context.Context) error {
 			missing = append(missing, acts[i].asRecord(why))
 		}
 	}
+	unheard := len(recorded.unheard)
+	for i := range recorded.unheard {
+		missing = append(missing, &recorded.unheard[i])
+	}
 	if err := show(missing...); err != nil {
 		return err
 	}
-	if len(missing) > 0 {
-		return cli.Exitf(cli.CodeError, "%d of %d acts%s have no record; those before the retention of the records have none any more: see --since", len(missing), passed, cli.InNamespace(namespace, q.everywhere))
+	if unheard > 0 {
+		q.Sayf("%d records are of acts that the API server's audit log does not have, although it covers their time: somebody has forged them, or the policy of the log leaves these acts out", unheard)
+	}
+	if len(missing) > unheard {
+		return cli.Exitf(cli.CodeError, "%d of %d acts%s have no record; those before the retention of the records have none any more: see --since", len(missing)-unheard, passed, cli.InNamespace(namespace, q.everywhere))
+	}
+	if unheard > 0 {
+		return cli.Exitf(cli.CodeError, "%d records%s have no act", unheard, cli.InNamespace(namespace, q.everywhere))
 	}
 	q.Sayf("%d acts%s, and each has a record", passed, cli.InNamespace(namespace, q.everywhere))
 	return nil
@@ -87,9 +98,17 @@ type serverRef struct {
 	Resource, Namespace, Name, APIGroup, Subresource string
 }
 
-// serverActs reads the acts of the file that the query selects, each once, in their
-// order.
-func (q *query) serverActs(namespace string) ([]serverAct, error) {
+// serverLog is the API server's audit log.
+type serverLog struct {
+	// acts are those that the query selects, each once, in their order.
+	acts []serverAct
+	// records are the IDs of records that the log names, and from and to the time it covers.
+	records  map[string]bool
+	from, to time.Time
+}
+
+// serverLog reads the file.
+func (q *query) serverLog(namespace string) (*serverLog, error) {
 	from := q.In
 	if q.file != "-" {
 		file, err := os.Open(q.file)
@@ -101,7 +120,7 @@ func (q *query) serverActs(namespace string) ([]serverAct, error) {
 	}
 	lines := bufio.NewReader(from)
 	seen := map[string]bool{}
-	var acts []serverAct
+	found := &serverLog{records: map[string]bool{}}
 	for n := 1; ; n++ {
 		line, err := lines.ReadBytes('\n')
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -109,7 +128,17 @@ func (q *query) serverActs(namespace string) ([]serverAct, error) {
 		}
 		ended := err != nil
 		var act serverAct
-		switch err := json.Unmarshal(line, &act); {
+		err = json.Unmarshal(line, &act)
+		if at := act.Received.Time; err == nil && !at.IsZero() {
+			if found.from.IsZero() || at.Before(found.from) {
+				found.from = at
+			}
+			if at.After(found.to) {
+				found.to = at
+			}
+			found.records[act.record()] = true
+		}
+		switch {
 		case err != nil && ended:
 			if len(line) > 0 {
 				q.Sayf("line %d is not complete yet, and is left out", n)
@@ -119,14 +148,27 @@ func (q *query) serverActs(namespace string) ([]serverAct, error) {
 		// A request has several events. The first with an answer decides.
 		case act.ObjectRef != nil && act.ResponseStatus != nil && !seen[act.AuditID] && act.way() != "" && q.selects(&act, namespace):
 			seen[act.AuditID] = true
-			acts = append(acts, act)
+			found.acts = append(found.acts, act)
 		}
 		if ended {
 			break
 		}
 	}
-	slices.SortStableFunc(acts, func(a, b serverAct) int { return a.Received.Compare(b.Received.Time) })
-	return acts, nil
+	slices.SortStableFunc(found.acts, func(a, b serverAct) int { return a.Received.Compare(b.Received.Time) })
+	return found, nil
+}
+
+// slack is how far an act and its record are apart: clocks differ, and an act waits for its
+// record.
+const slack = time.Minute
+
+// isMissing reports whether a record is of a way in that the log covers and does not have.
+func (q *query) isMissing(log *serverLog, event *v1alpha1.AuditEvent, namespace string) bool {
+	r := &event.Spec.AuditRecord
+	ways := []v1alpha1.AuditWay{v1alpha1.WayExec, v1alpha1.WayAttach, v1alpha1.WayPortForward, v1alpha1.WayPodProxy, v1alpha1.WayServiceProxy, v1alpha1.WayNodeProxy}
+	return slices.Contains(ways, r.Way) && r.Decision == v1alpha1.AuditAllowed && !event.Spec.Folded && r.Amends == "" && !log.records[r.ID] &&
+		(q.everywhere || r.Namespace == namespace) && (q.user == "" || q.user == r.User.Username) && (q.pod == "" || q.pod == r.Pod) && q.Has(r.Time.Time) &&
+		r.Time.After(log.from.Add(slack)) && r.Time.Time.Before(log.to.Add(-slack))
 }
 
 func (q *query) selects(act *serverAct, namespace string) bool {
@@ -224,6 +266,8 @@ func (a *serverAct) asRecord(why string) *v1alpha1.AuditEvent {
 type recorded struct {
 	ids   map[string]bool
 	folds []fold
+	// unheard are of acts that the log does not have.
+	unheard []v1alpha1.AuditEvent
 }
 
 // fold is a folded AuditEvent: some acts of a user, in a namespace if it has one.
@@ -234,7 +278,7 @@ type fold struct {
 }
 
 // records reads the AuditEvents, some at a time.
-func (q *query) records(ctx context.Context, cl client.Client) (*recorded, error) {
+func (q *query) records(ctx context.Context, cl client.Client, unheard func(*v1alpha1.AuditEvent) bool) (*recorded, error) {
 	found := &recorded{ids: map[string]bool{}}
 	options := &client.ListOptions{Limit: 500}
 	for {
@@ -244,6 +288,9 @@ func (q *query) records(ctx context.Context, cl client.Client) (*recorded, error
 		}
 		for i := range list.Items {
 			found.add(&list.Items[i])
+			if unheard(&list.Items[i]) {
+				found.unheard = append(found.unheard, list.Items[i])
+			}
 		}
 		if options.Continue = list.Continue; options.Continue == "" {
 			return found, nil
@@ -281,7 +328,6 @@ func (k *recorded) lack(a *serverAct) string {
 	if k.ids[id] {
 		return ""
 	}
-	const slack = time.Minute // clocks differ, and an act waits for its record
 	for i := range k.folds {
 		f := &k.folds[i]
 		if f.left > 0 && f.user == a.user().Username && (f.namespace == "" || a.way() == v1alpha1.WayNodeProxy || f.namespace == a.ObjectRef.Namespace) &&
