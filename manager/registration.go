@@ -99,6 +99,10 @@ func (m *Manager) reconcileRegistration(ctx context.Context, r *registration.Reg
 	before := r.Conversions.States()
 	repairs, err := r.Reconcile(ctx, m.clients.Admissionregistration.RESTClient(), bundle)
 	for _, repair := range repairs {
+		if repair.Kind == registration.PathChanged { // nobody did anything
+			m.options.Logger.Debugw("webhooks registered at other paths", "object", repair.Object)
+			continue
+		}
 		registrationRepairs.WithLabelValues(repair.Kind).Inc()
 		times := m.repairs.Tell(repair, time.Now())
 		if times == 0 {

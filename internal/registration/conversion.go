@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/retry"
 
+	"github.com/admitkit/admitkit/internal/webhookpath"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -361,8 +362,10 @@ func (r *Registration) stanzaDifference(live *crd, want *stanza) string {
 	is, err := json.Marshal(has)
 	should, err2 := json.Marshal(want)
 	switch {
-	case err != nil || err2 != nil || !bytes.Equal(is, should):
+	case err != nil || err2 != nil || webhookpath.Strip(string(is)) != webhookpath.Strip(string(should)):
 		return "target"
+	case !bytes.Equal(is, should):
+		return PathChanged
 	case live.Metadata.Annotations[ConverterAnnotation] != r.Target.Owner():
 		return "annotations"
 	}

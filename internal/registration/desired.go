@@ -98,6 +98,13 @@ func (r *Registration) plain(live *configuration) []entry {
 	return entries
 }
 
+// plainClient returns a copy with the path that it has when nobody signs it.
+func plainClient(c admissionregistrationv1.WebhookClientConfig) *admissionregistrationv1.WebhookClientConfig {
+	plain := c.DeepCopy()
+	changePath(plain, webhookpath.Strip)
+	return plain
+}
+
 // changePath changes the path of a webhook, and returns the one before.
 func changePath(c *admissionregistrationv1.WebhookClientConfig, change func(string) string) (before string) {
 	switch {

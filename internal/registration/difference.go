@@ -16,6 +16,9 @@ var Kinds = []string{
 	"missing", "extra", "entry", "annotations", "labels", "owner", "caBundle", "rules", "target", "failurePolicy", "selectors", "matchConditions", "options",
 }
 
+// PathChanged is the kind of a [Repair] that only registers another path.
+const PathChanged = "path"
+
 // cause is one thing that is not as desired.
 type cause struct {
 	kind string // see Repair.Kind
@@ -24,7 +27,9 @@ type cause struct {
 }
 
 // ofPath reports whether a path may not be as desired.
-func (c cause) ofPath() bool { return slices.Contains([]string{"missing", "entry", "target"}, c.kind) }
+func (c cause) ofPath() bool {
+	return slices.Contains([]string{"missing", "entry", "target", PathChanged}, c.kind)
+}
 
 // differences returns what is not as desired.
 func (r *Registration) differences(live, desired *configuration) []cause {
@@ -99,7 +104,8 @@ func (r *Registration) entryDifferences(have, want *entry) []cause {
 	}{
 		{"caBundle", r.ForeignBundle || bytes.Equal(have.ClientConfig.CABundle, want.ClientConfig.CABundle)},
 		{"rules", same(have.Rules, want.Rules)},
-		{"target", same(haveClient, wantClient)},
+		{"target", same(plainClient(haveClient), plainClient(wantClient))},
+		{PathChanged, same(haveClient, wantClient)},
 		{"failurePolicy", same(have.FailurePolicy, want.FailurePolicy)},
 		{"matchConditions", same(have.MatchConditions, want.MatchConditions)},
 		{"options", same(have.MatchPolicy, want.MatchPolicy) && same(have.ReinvocationPolicy, want.ReinvocationPolicy) &&

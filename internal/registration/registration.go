@@ -153,7 +153,8 @@ var ErrForeign = errors.New("another installation's")
 type Repair struct {
 	// Object is its kind and name.
 	Object string
-	// Kind is what was wrong: missing, entry, extra, rules, caBundle, ...
+	// Kind is what was wrong: missing, entry, extra, rules, caBundle, ... It is PathChanged if
+	// nothing was, and Paths signs others now.
 	Kind string
 	// Detail says more, and what to do about it; "" if Kind says it all.
 	Detail string
@@ -201,16 +202,9 @@ const minSpread = 100 * time.Millisecond
 
 // reconcileOnce repairs both objects, or only looks for what is wrong.
 func (r *Registration) reconcileOnce(ctx context.Context, client rest.Interface, bundle func(context.Context) ([]byte, error), look bool) ([]Repair, error) {
-	lives := make([]*configuration, len(resources))
-	for i, res := range resources {
-		live, err := get(ctx, client, res, r.Name)
-		if err == nil {
-			err = r.check(res, live)
-		}
-		if err != nil {
-			return nil, err
-		}
-		lives[i] = live
+	lives, err := r.read(ctx, client)
+	if err != nil {
+		return nil, err
 	}
 	crds, unread := r.readCRDs(ctx, client)
 	if err := r.saw(ctx, lives, crds); err != nil {
@@ -256,10 +250,34 @@ func (r *Registration) reconcileOnce(ctx context.Context, client rest.Interface,
 		return repairs, unread
 	}
 	converted, err := r.reconcileCRDs(ctx, client, crds, pem, look)
-	if settled && len(converted) == 0 && err == nil && r.Paths != nil {
-		err = r.Paths.Settled(ctx)
+	if settled && len(converted) == 0 && err == nil {
+		err = r.settle(ctx)
 	}
 	return append(repairs, converted...), err
+}
+
+// settle tells Paths that all that is registered is as it should be.
+func (r *Registration) settle(ctx context.Context) error {
+	if r.Paths == nil {
+		return nil
+	}
+	return r.Paths.Settled(ctx)
+}
+
+// read returns both objects, nil for one that does not exist.
+func (r *Registration) read(ctx context.Context, client rest.Interface) ([]*configuration, error) {
+	lives := make([]*configuration, len(resources))
+	for i, res := range resources {
+		live, err := get(ctx, client, res, r.Name)
+		if err == nil {
+			err = r.check(res, live)
+		}
+		if err != nil {
+			return nil, err
+		}
+		lives[i] = live
+	}
+	return lives, nil
 }
 
 // due returns the first cause for a write now, or how long to put the write off.
@@ -288,14 +306,8 @@ func kinds(causes []cause) []string {
 // Check returns an error that wraps ErrForeign if either object, or a conversion, belongs to
 // another installation.
 func (r *Registration) Check(ctx context.Context, client rest.Interface) error {
-	for _, res := range resources {
-		live, err := get(ctx, client, res, r.Name)
-		if err != nil {
-			return err
-		}
-		if err := r.check(res, live); err != nil {
-			return err
-		}
+	if _, err := r.read(ctx, client); err != nil {
+		return err
 	}
 	crds, err := r.readCRDs(ctx, client)
 	if err != nil {

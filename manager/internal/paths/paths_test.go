@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -144,7 +145,7 @@ func (c *cluster) opens(server *paths.Paths, path string) bool {
 // within the delay is answered.
 func TestNoCallIsLost(t *testing.T) {
 	for seed := range testkit.Long[uint64](2000, 40) {
-		random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test that can be repeated
+		random := rand.New(rand.NewPCG(seed, 0))
 		c := newCluster(t)
 		registrars := []*paths.Paths{c.process(true), c.process(true)}
 		c.turn(registrars[0])
@@ -181,13 +182,13 @@ func TestNoCallIsLost(t *testing.T) {
 				history = append(history, view{c.registered, now})
 			}
 			// An API server may still have whatever was registered within the delay.
-			for i := len(history) - 1; i >= 0; i-- {
+			for _, seen := range slices.Backward(history) {
 				for n, server := range servers {
-					if !c.opens(server, history[i].path) {
-						t.Fatalf("seed %d: server %d refuses %s, registered at %s; now it is %s at %s", seed, n, history[i].path, history[i].at, c.registered, now)
+					if !c.opens(server, seen.path) {
+						t.Fatalf("seed %d: server %d refuses %s, registered at %s; now it is %s at %s", seed, n, seen.path, seen.at, c.registered, now)
 					}
 				}
-				if now.Sub(history[i].at) >= delay-time.Second {
+				if now.Sub(seen.at) >= delay-time.Second {
 					break
 				}
 			}
@@ -304,7 +305,7 @@ func TestNoLineShowsAPath(t *testing.T) {
 	c := newCluster(t)
 	registrar := c.process(true)
 	c.turn(registrar)
-	secret := strings.SplitN(strings.SplitN(c.registered, "-", 2)[1], "/", 2)[0]
+	_, secret, _ := strings.Cut(strings.TrimSuffix(c.registered, plain), "-")
 	for _, line := range c.lines.All() {
 		for _, field := range line.Context {
 			if strings.Contains(line.Message+field.String, secret) {
