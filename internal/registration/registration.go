@@ -21,6 +21,7 @@
 package registration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -214,9 +215,9 @@ func (r *Registration) reconcileOnce(ctx context.Context, client rest.Interface,
 	if err != nil {
 		return nil, err
 	}
-	settled := true
 	var repairs []Repair
 	var later time.Duration
+	settled := true
 	for i, res := range resources {
 		desired := r.desired(res, lives[i], pem)
 		wanted := content(desired.Webhooks)
@@ -228,9 +229,7 @@ func (r *Registration) reconcileOnce(ctx context.Context, client rest.Interface,
 		settled = settled && !slices.ContainsFunc(causes, cause.ofPath)
 		first, wait := r.due(res, causes, wanted)
 		if wait > 0 {
-			if later == 0 || wait < later {
-				later = wait
-			}
+			later = min(wait, cmp.Or(later, wait))
 			continue
 		}
 		repairs = append(repairs, Repair{Object: res.kind + " " + r.Name, Kind: first.kind, Detail: first.detail})

@@ -608,7 +608,7 @@ func (l *leased) revoked(t *testing.T) {
 
 func (l *leased) forged(t *testing.T) {
 	r := l.started(t, "genuine", "coder-1")
-	grant(t, "alice", rbacv1.PolicyRule{APIGroups: []string{"", "batch"}, Resources: []string{"jobs", "pods/ephemeralcontainers"}, Verbs: []string{"create", "update"}})
+	grant(t, "alice", rbacv1.PolicyRule{APIGroups: []string{"", "batch"}, Resources: []string{"jobs", "jobs/status", "pods/binding", "pods/ephemeralcontainers"}, Verbs: []string{"create", "update"}})
 	job := l.job(t, r)
 	pod := func(change func(*corev1.Pod)) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: l.here, GenerateName: "forged-"}}
@@ -626,6 +626,16 @@ func (l *leased) forged(t *testing.T) {
 	forged := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: l.here, Name: "forged", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(r, v1alpha1.GroupVersion.WithKind("SandboxRun"))}}}
 	forged.Spec.Template.Spec = corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "work", Image: image}}}
 	refused(t, l.alice.Create(t.Context(), forged), "only admitkit makes Jobs of SandboxRuns")
+	unbound := pod(func(p *corev1.Pod) { p.Spec.SchedulerName = "nobody" })
+	testkit.Create(t, l.alice, unbound)
+	refused(t, l.alice.SubResource("binding").Create(t.Context(), unbound, &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Name: unbound.Name, Labels: map[string]string{sandbox.LabelRun: r.Name}}, Target: corev1.ObjectReference{Kind: "Node", Name: "nowhere"},
+	}), "leave out "+sandbox.LabelRun)
+	adopted := forged.DeepCopy()
+	adopted.OwnerReferences = nil
+	testkit.Create(t, l.alice, adopted)
+	adopted.OwnerReferences = forged.OwnerReferences
+	refused(t, l.alice.Status().Update(t.Context(), adopted), "only admitkit makes Jobs of SandboxRuns")
 	genuine := &corev1.Pod{}
 	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: l.here, Name: r.Status.PodName}, genuine); err != nil {
 		t.Fatal(err)

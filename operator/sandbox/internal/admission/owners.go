@@ -40,7 +40,12 @@ func (g *gate) ownerScopes() (pods, jobs extension.Scope) {
 		append(extension.Resources("", "v1", []string{"pods"}, create, update), extension.Resources("", "v1", []string{"pods/ephemeralcontainers"}, update)...),
 		admissionregistrationv1.MatchCondition{Name: "of-a-run", Expression: fmt.Sprintf(labelled, "object.metadata") + " || " +
 			fmt.Sprintf(byOwner, fmt.Sprintf("o.kind == 'Job' && (o.name.startsWith('%s') || o.name.startsWith('%s'))", owned.PrefixRun, owned.PrefixWorkspace))})
-	jobs = scope("sandbox-job-forgery", g.selector(), extension.Resources(batchv1.GroupName, "v1", []string{"jobs"}, create, update),
+	// The API server lets an update of the status of a Job change its owners, and the controller of Jobs makes many that do not.
+	owners := "(has(%[1]s.metadata.ownerReferences) ? %[1]s.metadata.ownerReferences : [])"
+	jobs = scope("sandbox-job-forgery", g.selector(),
+		append(extension.Resources(batchv1.GroupName, "v1", []string{"jobs"}, create, update), extension.Resources(batchv1.GroupName, "v1", []string{"jobs/status"}, update)...),
+		admissionregistrationv1.MatchCondition{Name: "changes-more-than-a-status", Expression: "!has(request.subResource) || request.subResource != 'status' || " +
+			fmt.Sprintf(owners, "object") + " != " + fmt.Sprintf(owners, "oldObject")},
 		admissionregistrationv1.MatchCondition{Name: "of-a-run", Expression: fmt.Sprintf(labelled, "object.spec.template.metadata") + " || " +
 			fmt.Sprintf(byOwner, fmt.Sprintf("o.kind in ['SandboxRun', 'Workspace'] && o.apiVersion.startsWith('%s/')", v1alpha1.GroupVersion.Group))})
 	return pods, jobs

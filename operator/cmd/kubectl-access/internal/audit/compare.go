@@ -43,41 +43,45 @@ func (q *query) compare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	acts := log.acts
 	recorded, err := q.records(ctx, cl, func(event *v1alpha1.AuditEvent) bool { return q.isMissing(log, event, namespace) })
 	if err != nil {
 		return q.explained(ctx, err)
 	}
 	var missing []client.Object
 	passed := 0
-	for i := range acts {
-		why := recorded.lack(&acts[i])
-		if !acts[i].passed() {
+	for i := range log.acts {
+		act := &log.acts[i]
+		why := recorded.lack(act)
+		if !act.passed() {
 			continue
 		}
 		passed++
 		if why != "" {
-			missing = append(missing, acts[i].asRecord(why))
+			missing = append(missing, act.asRecord(why))
 		}
 	}
-	unheard := len(recorded.unheard)
+	lack := len(missing)
 	for i := range recorded.unheard {
 		missing = append(missing, &recorded.unheard[i])
 	}
 	if err := show(missing...); err != nil {
 		return err
 	}
+	return q.compared(lack, passed, len(recorded.unheard), cli.InNamespace(namespace, q.everywhere))
+}
+
+// compared says how the two differ.
+func (q *query) compared(lack, passed, unheard int, where string) (err error) {
 	if unheard > 0 {
-		q.Sayf("%d records are of acts that the API server's audit log does not have, although it covers their time: somebody has forged them, or the policy of the log leaves these acts out", unheard)
+		err = cli.Exitf(cli.CodeError, "%d records%s are of acts that the API server's audit log does not have, although it covers their time: somebody has forged them, or the policy of the log leaves these acts out", unheard, where)
 	}
-	if len(missing) > unheard {
-		return cli.Exitf(cli.CodeError, "%d of %d acts%s have no record; those before the retention of the records have none any more: see --since", len(missing)-unheard, passed, cli.InNamespace(namespace, q.everywhere))
+	if lack > 0 {
+		return errors.Join(cli.Exitf(cli.CodeError, "%d of %d acts%s have no record; those before the retention of the records have none any more: see --since", lack, passed, where), err)
 	}
-	if unheard > 0 {
-		return cli.Exitf(cli.CodeError, "%d records%s have no act", unheard, cli.InNamespace(namespace, q.everywhere))
+	if err == nil {
+		q.Sayf("%d acts%s, and each has a record", passed, where)
 	}
-	q.Sayf("%d acts%s, and each has a record", passed, cli.InNamespace(namespace, q.everywhere))
-	return nil
+	return err
 }
 
 // serverAct is an event of the API server's audit log (audit.k8s.io/v1), as far as it
@@ -129,14 +133,8 @@ func (q *query) serverLog(namespace string) (*serverLog, error) {
 		ended := err != nil
 		var act serverAct
 		err = json.Unmarshal(line, &act)
-		if at := act.Received.Time; err == nil && !at.IsZero() {
-			if found.from.IsZero() || at.Before(found.from) {
-				found.from = at
-			}
-			if at.After(found.to) {
-				found.to = at
-			}
-			found.records[act.record()] = true
+		if err == nil {
+			found.cover(&act)
 		}
 		switch {
 		case err != nil && ended:
@@ -156,6 +154,18 @@ func (q *query) serverLog(namespace string) (*serverLog, error) {
 	}
 	slices.SortStableFunc(found.acts, func(a, b serverAct) int { return a.Received.Compare(b.Received.Time) })
 	return found, nil
+}
+
+// cover notes what the log says about records.
+func (l *serverLog) cover(act *serverAct) {
+	l.records[act.record()] = true
+	at := act.Received.Time
+	if l.from.IsZero() || at.Before(l.from) && !at.IsZero() {
+		l.from = at
+	}
+	if at.After(l.to) {
+		l.to = at
+	}
 }
 
 // slack is how far an act and its record are apart: clocks differ, and an act waits for its
