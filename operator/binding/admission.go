@@ -196,8 +196,8 @@ func (r *rules[T]) refuseTime(spec *v1alpha1.TransientBindingSpec, made, now tim
 	switch {
 	case !until.After(now):
 		return over(until, now)
-	case from.Sub(now) > maxAhead:
-		return fmt.Sprintf("spec.validFrom: %s is more than %d days ahead", stamp(from), maxAhead/(24*time.Hour))
+	case from.Sub(now) > r.options.MaxLead:
+		return fmt.Sprintf("spec.validFrom: %s is more than %s ahead, the most that the operator allows (--binding-max-lead)", stamp(from), r.options.MaxLead)
 	case until.Sub(from).Truncate(time.Second) > r.options.MaxDuration:
 		return fmt.Sprintf("spec.validUntil: from %s to %s is longer than %s, the most that the operator allows (--binding-max-duration)", stamp(from), stamp(until), r.options.MaxDuration)
 	}

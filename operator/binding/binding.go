@@ -62,6 +62,8 @@ type Options struct {
 	BindableClusterWide []string
 	// MaxDuration is how long a binding may exist. Default: 168 h.
 	MaxDuration time.Duration
+	// MaxLead is how far ahead a binding may begin, at most a year. Default: 168 h.
+	MaxLead time.Duration
 	// Retention is how long an object stays as a record after its end, at most a year.
 	// Default: 24 h.
 	Retention time.Duration
@@ -74,11 +76,12 @@ type Options struct {
 // Defaults of Options.
 const (
 	DefaultMaxDuration = 7 * 24 * time.Hour
+	DefaultMaxLead     = 7 * 24 * time.Hour
 	DefaultRetention   = 24 * time.Hour
 	DefaultWorkers     = 16
 )
 
-// maxAhead is how far ahead a binding may begin, and how long a record may be kept.
+// maxAhead is the most that the operator can choose, and how long a record may be kept.
 const maxAhead = 366 * 24 * time.Hour
 
 // Binding is the extension. Make one with [New].
@@ -107,6 +110,9 @@ type shared struct {
 func New(options Options) *Binding {
 	if options.MaxDuration == 0 {
 		options.MaxDuration = DefaultMaxDuration
+	}
+	if options.MaxLead == 0 {
+		options.MaxLead = DefaultMaxLead
 	}
 	if options.Retention == 0 {
 		options.Retention = DefaultRetention
@@ -147,6 +153,8 @@ func (o *Options) check() error {
 		return fmt.Errorf("MaxDuration: %s is less than a second", o.MaxDuration)
 	case o.MaxDuration > maxAhead:
 		return fmt.Errorf("MaxDuration: %s is more than %s", o.MaxDuration, maxAhead)
+	case o.MaxLead < 0 || o.MaxLead > maxAhead:
+		return fmt.Errorf("MaxLead: %s is not from 0 to %s", o.MaxLead, maxAhead)
 	case o.Retention < 0 || o.Retention > maxAhead:
 		return fmt.Errorf("Retention: %s is not from 0 to %s", o.Retention, maxAhead)
 	case o.Workers < 0:

@@ -1,6 +1,7 @@
 package binding
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -169,5 +170,23 @@ func TestRepairsSlowDown(t *testing.T) {
 	own.forget(key)
 	if !own.notBefore(key).IsZero() || own.made(key, "1") {
 		t.Error("it is remembered")
+	}
+}
+
+// Whoever leaves a group does not keep what they planned.
+func TestTheGroupsOfAnAuthorCountForADay(t *testing.T) {
+	made := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	groups := []string{"leads", "system:authenticated", "system:masters", "system:serviceaccounts", "system:serviceaccounts:shop"}
+	for ahead, want := range map[time.Duration]int{0: 5, 24 * time.Hour: 5, 24*time.Hour + time.Second: 3, 7 * 24 * time.Hour: 3} {
+		object := &v1alpha1.TransientRoleBinding{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(made)}}
+		object.Spec.ValidFrom = new(metav1.NewTime(made.Add(ahead)))
+		object.Spec.Author = &v1alpha1.Author{Requester: v1alpha1.Requester{Username: "ann", Groups: groups}}
+		user, former := authorOf(object)
+		if len(user.Groups) != want || former != (want == 3) || former && slices.ContainsFunc(user.Groups, func(g string) bool { return g == "leads" || g == "system:masters" }) {
+			t.Errorf("%s ahead: %v %v", ahead, user.Groups, former)
+		}
+		if user.Username != "ann" || len(object.Spec.Author.Groups) != 5 {
+			t.Errorf("%s ahead: the author is %+v, and was changed to %+v", ahead, user, object.Spec.Author)
+		}
 	}
 }

@@ -15,7 +15,7 @@ func (b *bindingFlags) part() part {
 		options: map[string]string{"binding options: ": "binding"},
 		values: map[string]string{
 			"bindable-role": "binding.roles", "bindable-cluster-role": "binding.clusterRoles", "binding-namespaces": "binding.namespaces",
-			"bindable-cluster-wide": "binding.clusterWide", "binding-max-duration": "binding.maxDuration", "binding-retention": "binding.retention",
+			"bindable-cluster-wide": "binding.clusterWide", "binding-max-duration": "binding.maxDuration", "binding-max-lead": "binding.maxLead", "binding-retention": "binding.retention",
 			"binding-workers": "binding.workers",
 		},
 	}
@@ -28,6 +28,7 @@ func (b *bindingFlags) bind(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&o.Namespaces, "binding-namespaces", nil, "namespaces in which --bindable-cluster-role may be bound (default: --namespace; required with it if that is empty)")
 	flags.StringSliceVar(&o.BindableClusterWide, "bindable-cluster-wide", nil, "a ClusterRole that TransientClusterRoleBindings may bind in the whole cluster; repeatable")
 	flags.DurationVar(&o.MaxDuration, "binding-max-duration", binding.DefaultMaxDuration, "how long a transient binding may exist")
+	flags.DurationVar(&o.MaxLead, "binding-max-lead", binding.DefaultMaxLead, "how far ahead a transient binding may begin")
 	flags.DurationVar(&o.Retention, "binding-retention", binding.DefaultRetention, "how long a transient binding is kept as a record after its end")
 	flags.IntVar(&o.Workers, "binding-workers", binding.DefaultWorkers, "number of transient bindings of each kind that are processed at a time")
 }

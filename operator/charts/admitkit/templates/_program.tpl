@@ -414,7 +414,7 @@ ADMITKIT_{{ . | upper | replace "-" "_" }}
 {{- end -}}
 {{- end -}}
 {{- if not (include "admitkit.binds" (dict "Values" .)) -}}
-{{- range $name, $default := dict "maxDuration" "168h" "retention" "24h" "workers" 16 -}}
+{{- range $name, $default := dict "maxDuration" "168h" "maxLead" "168h" "retention" "24h" "workers" 16 -}}
 {{- if ne (toString (get $.binding $name)) (toString $default) -}}
 {{- fail (printf "binding.%s: has no effect without binding.roles, clusterRoles or clusterWide" $name) -}}
 {{- end -}}
