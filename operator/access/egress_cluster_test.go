@@ -239,8 +239,11 @@ func (h held) isKept(t *testing.T) {
 		"the Pod without our label":                 {merge(pod(), `{"metadata":{"labels":{"admitkit.dev/egress":null}}}`), "belong to grants"},
 		"a label of the Pod with its status":        {status(pod(), `{"metadata":{"labels":{"app":"web"}}}`), "belong to grants"},
 		"the Pod without our label with its status": {status(pod(), `{"metadata":{"labels":{"admitkit.dev/egress":"x"}}}`), "belong to grants"},
-		"another decision in the status":            {status(req(), `{"status":{"egress":{"egress":{"internet":false}}}}`), "egress"},
-		"no decision in the status":                 {status(req(), `{"status":{"egress":null}}`), "status.egress cannot be changed"},
+		"a label of the Pod by a binding": {func() error {
+			return admin.SubResource("binding").Create(t.Context(), pod(), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: h.pod.Name, Labels: map[string]string{"app": "web"}}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"}})
+		}, "leave out app"},
+		"another decision in the status": {status(req(), `{"status":{"egress":{"egress":{"internet":false}}}}`), "egress"},
+		"no decision in the status":      {status(req(), `{"status":{"egress":null}}`), "status.egress cannot be changed"},
 	} {
 		t.Run(sentence, func(t *testing.T) { refused(t, test.attack(), test.want) })
 	}

@@ -10,6 +10,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/internal/testkit"
@@ -57,11 +58,16 @@ func TestWhichSubresourcesChangeMetadata(t *testing.T) {
 		object.SetGenerateName("subresource-")
 		testkit.Create(t, admin, object)
 		before := object.DeepCopyObject().(client.Object)
-		object.SetLabels(map[string]string{"added": "a"})
-		object.SetAnnotations(map[string]string{"added": "a"})
-		object.SetFinalizers([]string{"example.com/added"})
-		object.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "added", UID: "added"}})
-		if err := c.write(t.Context(), object); err != nil {
+		if err := retry.RetryOnConflict(retry.DefaultBackoff, func() error { // its controller writes, too
+			if err := admin.Get(t.Context(), client.ObjectKeyFromObject(before), object); err != nil {
+				return err
+			}
+			object.SetLabels(map[string]string{"added": "a"})
+			object.SetAnnotations(map[string]string{"added": "a"})
+			object.SetFinalizers([]string{"example.com/added"})
+			object.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "added", UID: "added"}})
+			return c.write(t.Context(), object)
+		}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err := admin.Get(t.Context(), client.ObjectKeyFromObject(before), object); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/admitkit/admitkit/operator/access/internal/grant"
 	"github.com/admitkit/admitkit/operator/access/internal/kube"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/egress"
 )
 
 // Parts are the parts of the extension that answer admissions.
@@ -73,6 +74,7 @@ func handlers(a *kube.Connection) []any {
 		extension.Validating(&guard{a}, extension.Scope{
 			Name: "exec-access-session", FailurePolicy: &ignore, NamespaceSelector: a.Places.SelectorOfPods(), Rules: sessions, MatchConditions: named("!"),
 		}),
+		egress.GuardBindings("access-pod-binding", a.Places.SelectorOfPods(), []string{grant.LabelRequest, v1alpha1.LabelEgress}, grant.PodAccess.Prefix),
 		extension.Validating(&graceGuard{a}, cluster.GracePeriodScope("access-pod-grace", a.Places.SelectorOfPods(), grant.PodAccess.Prefix)),
 	}
 }

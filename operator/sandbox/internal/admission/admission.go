@@ -61,7 +61,7 @@ func Parts(options Options) []any {
 		extension.Validating(&execGuard{admitted{g}}, g.execScope()),
 		extension.Validating(&podOwnerGuard{admitted{g}}, pods),
 		extension.Validating(&jobOwnerGuard{admitted{g}}, jobs),
-		extension.Validating(&bindingGuard{}, g.bindingScope()),
+		egress.GuardBindings("sandbox-pod-binding", g.selector(), ourLabels, owned.PrefixRun, owned.PrefixWorkspace),
 	}
 	if g.Egress.On() {
 		parts = append(parts, extension.Validating(&policyGuard{admitted{g}}, g.policyScope()))

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
-	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,27 +46,6 @@ func (g *podGuard) Validate(ctx context.Context, pod *metav1.PartialObjectMetada
 		return g.refuseLabels(ctx, pod.Labels, req)
 	}
 	return denied("Pod", "metadata.labels: Pod %s belongs to a SandboxRun, and a network policy holds it by its labels: nobody can change them", pod.Name)
-}
-
-// bindingGuard keeps the labels of Pods of runs, and those of runs from other Pods, where a
-// Pod is bound to a node: whoever binds it can give it labels.
-type bindingGuard struct{}
-
-// bindingScope covers the bindings that do. A scheduler's have none but those of topology.
-func (g *gate) bindingScope() extension.Scope {
-	labels := "(has(object.metadata.labels) ? object.metadata.labels : {})"
-	return scope("sandbox-pod-binding", g.selector(), extension.Resources("", "v1", []string{"pods/binding", "bindings"}, admissionregistrationv1.Create), admissionregistrationv1.MatchCondition{
-		Name: "labels-of-a-run", Expression: fmt.Sprintf("['%s'].exists(l, l in %[2]s) || size(%[2]s) > 0 && (object.metadata.name.startsWith('%[3]s') || object.metadata.name.startsWith('%[4]s'))",
-			strings.Join(ourLabels, "', '"), labels, owned.PrefixRun, owned.PrefixWorkspace),
-	})
-}
-
-// Validate denies labels that are not of topology.
-func (*bindingGuard) Validate(_ context.Context, binding *metav1.PartialObjectMetadata, _ *extension.Request) error {
-	for _, key := range slices.Sorted(maps.Keys(withoutTopology(binding.Labels))) {
-		return denied("Binding", "metadata.labels: a network policy holds Pods of SandboxRuns and Workspaces by their labels: leave out %s", key)
-	}
-	return nil
 }
 
 // refuseLabels refuses a Pod that has the labels of those of a run or a seed, and is of none. [v1alpha1.LabelEgress] alone is
