@@ -219,21 +219,20 @@ func (r *Registration) stanza(name string, live *crd, pem []byte) *stanza {
 	return &stanza{Strategy: "Webhook", Webhook: caller}
 }
 
-// changePath changes the path of the converter, and returns the one before.
-func (s *stanza) changePath(change func(string) string) (before string) {
+// changePath changes the path of the converter.
+func (s *stanza) changePath(change func(string) string) {
 	if s == nil || s.Webhook == nil {
-		return ""
+		return
 	}
 	own := &s.Webhook.ClientConfig
 	target := admissionregistrationv1.WebhookClientConfig{URL: own.URL}
 	if own.Service != nil {
 		target.Service = &admissionregistrationv1.ServiceReference{Path: own.Service.Path}
 	}
-	before = changePath(&target, change)
+	changePath(&target, change)
 	if own.URL = target.URL; own.Service != nil {
 		own.Service.Path = target.Service.Path
 	}
-	return before
 }
 
 // readCRDs returns the CustomResourceDefinitions that exist.

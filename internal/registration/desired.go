@@ -105,55 +105,51 @@ func plainClient(c admissionregistrationv1.WebhookClientConfig) *admissionregist
 	return plain
 }
 
-// changePath changes the path of a webhook, and returns the one before.
-func changePath(c *admissionregistrationv1.WebhookClientConfig, change func(string) string) (before string) {
+// changePath changes the path of a webhook.
+func changePath(c *admissionregistrationv1.WebhookClientConfig, change func(string) string) {
 	switch {
 	case c.Service != nil && c.Service.Path != nil:
-		before = *c.Service.Path
-		after := change(before)
+		after := change(*c.Service.Path)
 		c.Service.Path = &after
 	case c.URL != nil:
 		u, err := url.Parse(*c.URL)
 		if err != nil {
-			return "" // the API server takes none such
+			return // the API server takes none such
 		}
-		before = u.Path
-		u.Path = change(before)
+		u.Path = change(u.Path)
 		after := u.String()
 		c.URL = &after
 	}
-	return before
 }
 
-// saw tells Paths of those that are registered.
-func (r *Registration) saw(ctx context.Context, lives []*configuration, crds map[string]*crd) error {
+// saw tells Paths of those that are registered, and returns them.
+func (r *Registration) saw(ctx context.Context, lives []*configuration, crds map[string]*crd) (registered []string, err error) {
 	if r.Paths == nil {
-		return nil
+		return nil, nil
 	}
-	var paths []string
-	same := func(path string) string { return path }
+	note := func(path string) string {
+		registered = append(registered, path)
+		return path
+	}
 	for _, live := range lives {
 		if live == nil {
 			continue
 		}
 		for _, e := range live.DeepCopy().Webhooks {
 			if r.ours(e.Name) {
-				paths = append(paths, changePath(&e.ClientConfig, same))
+				changePath(&e.ClientConfig, note)
 			}
 		}
 	}
 	for _, live := range crds {
-		paths = append(paths, live.Spec.Conversion.changePath(same))
+		live.Spec.Conversion.changePath(note)
 	}
-	for _, path := range paths {
-		if path == "" {
-			continue
-		}
+	for _, path := range registered {
 		if err := r.Paths.Saw(ctx, path); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return registered, nil
 }
 
 // keepTerms adds the terms that others added to the selectors in the cluster, and that

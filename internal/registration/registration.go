@@ -129,8 +129,8 @@ type Paths interface {
 	Sign(plain string) string
 	// Saw learns of one that is registered, before Sign is asked for others.
 	Saw(ctx context.Context, signed string) error
-	// Settled is called when all that is registered is what Sign has returned.
-	Settled(ctx context.Context) error
+	// Settled is called with all that are registered, when each is what Sign has returned.
+	Settled(ctx context.Context, signed []string) error
 }
 
 // Objects returns both objects as they are registered in a cluster that has neither,
@@ -208,7 +208,8 @@ func (r *Registration) reconcileOnce(ctx context.Context, client rest.Interface,
 		return nil, err
 	}
 	crds, unread := r.readCRDs(ctx, client)
-	if err := r.saw(ctx, lives, crds); err != nil {
+	registered, err := r.saw(ctx, lives, crds)
+	if err != nil {
 		return nil, err
 	}
 	pem, err := bundle(ctx)
@@ -250,17 +251,17 @@ func (r *Registration) reconcileOnce(ctx context.Context, client rest.Interface,
 	}
 	converted, err := r.reconcileCRDs(ctx, client, crds, pem, look)
 	if settled && len(converted) == 0 && err == nil {
-		err = r.settle(ctx)
+		err = r.settle(ctx, registered)
 	}
 	return append(repairs, converted...), err
 }
 
 // settle tells Paths that all that is registered is as it should be.
-func (r *Registration) settle(ctx context.Context) error {
+func (r *Registration) settle(ctx context.Context, registered []string) error {
 	if r.Paths == nil {
 		return nil
 	}
-	return r.Paths.Settled(ctx)
+	return r.Paths.Settled(ctx, registered)
 }
 
 // read returns both objects, nil for one that does not exist.

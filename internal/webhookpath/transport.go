@@ -4,13 +4,15 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"strings"
 )
 
-// maxError is more than an API server's error has.
-const maxError = 1 << 20
+// maxText is more than an API server's error has, or a page of Events.
+const maxText = 1 << 20
 
 // Redacting hides the paths of webhooks in the errors of an API server, which names the URL
-// of a webhook that failed: so no log, event or status that is made of them shows one.
+// of a webhook that failed, and in Events, into which its controllers write such errors: so
+// no log, event or status that is made of them shows one.
 func Redacting(next http.RoundTripper) http.RoundTripper { return redacting{next} }
 
 type redacting struct{ next http.RoundTripper }
@@ -18,11 +20,12 @@ type redacting struct{ next http.RoundTripper }
 // RoundTrip implements http.RoundTripper.
 func (t redacting) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := t.next.RoundTrip(r)
-	if err != nil || response.StatusCode < http.StatusBadRequest {
+	events := strings.HasSuffix(r.URL.Path, "/events") && !r.URL.Query().Has("watch")
+	if err != nil || response.StatusCode < http.StatusBadRequest && !events {
 		return response, err
 	}
 	body := response.Body
-	text, err := io.ReadAll(io.LimitReader(body, maxError))
+	text, err := io.ReadAll(io.LimitReader(body, maxText))
 	rest := io.MultiReader(bytes.NewReader(Redact(text)), body)
 	if err != nil {
 		rest = io.MultiReader(bytes.NewReader(Redact(text)), failing{err})

@@ -1,6 +1,9 @@
 package webhookpath_test
 
 import (
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -63,6 +66,30 @@ func TestAnErrorDoesNotShowThePath(t *testing.T) {
 	}
 	if plain := `Post "https://x.y.svc:443/mutate/a/b"`; string(webhookpath.Redact([]byte(plain))) != plain {
 		t.Error("a text without a path is changed")
+	}
+}
+
+func TestTheTransportHidesPaths(t *testing.T) {
+	signed := webhookpath.NewKey().Sign(mutating, 7)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/refused" {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		_, _ = io.WriteString(w, "failed calling webhook: https://x"+signed)
+	}))
+	t.Cleanup(server.Close)
+	client := &http.Client{Transport: webhookpath.Redacting(http.DefaultTransport)}
+	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
+	for path, hidden := range map[string]bool{"/refused": true, "/api/v1/namespaces/a/events": true, "/api/v1/namespaces/a/pods": false, "/api/v1/namespaces/a/events?watch=1": false} {
+		response, err := client.Get(server.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if err != nil || strings.Contains(string(text), signed) == hidden {
+			t.Errorf("%s: %s %v", path, text, err)
+		}
 	}
 }
 

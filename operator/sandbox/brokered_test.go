@@ -623,6 +623,17 @@ func (l *leased) forged(t *testing.T) {
 	testkit.Create(t, l.alice, plain)
 	plain.OwnerReferences = []metav1.OwnerReference{owner}
 	refused(t, l.alice.Update(t.Context(), plain), "only the controller of Jobs makes Pods")
+	disguised := pod(func(p *corev1.Pod) {
+		other := owner
+		other.APIVersion, other.Kind = "example.com/v1", "Foo"
+		p.OwnerReferences = []metav1.OwnerReference{other}
+	})
+	testkit.Create(t, l.alice, disguised)
+	disguised.OwnerReferences = []metav1.OwnerReference{owner}
+	refused(t, l.alice.Update(t.Context(), disguised), "only the controller of Jobs makes Pods")
+	if err := admin.Delete(t.Context(), disguised, client.GracePeriodSeconds(0)); err != nil { // the deletion of the Job would wait for it
+		t.Fatal(err)
+	}
 	forged := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: l.here, Name: "forged", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(r, v1alpha1.GroupVersion.WithKind("SandboxRun"))}}}
 	forged.Spec.Template.Spec = corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "work", Image: image}}}
 	refused(t, l.alice.Create(t.Context(), forged), "only admitkit makes Jobs of SandboxRuns")

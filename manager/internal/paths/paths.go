@@ -40,8 +40,8 @@ const (
 	lookInterval = 10 * time.Second
 	// openInterval is the pause between two looks for the sake of a path that does not open.
 	openInterval = time.Second
-	// lookTimeout limits a look.
-	lookTimeout = 5 * time.Second
+	// lookTimeout limits a look, and askTimeout one that a caller waits for.
+	lookTimeout, askTimeout = 5 * time.Second, time.Second
 	// secretKey is the only key of the Secret.
 	secretKey = "paths.json"
 )
@@ -85,18 +85,19 @@ type Paths struct {
 	state state
 	// newest is the newest period that was seen to be registered.
 	newest int64
-	// former is the key before, which opens paths until then: API servers have yet to learn.
-	former webhookpath.Key
-	until  time.Time
+	// former is the key before. It opens paths until the one that took its place has been
+	// registered everywhere for the delay.
+	former  webhookpath.Key
+	adopted time.Time // when that was
 
-	// asking is held by who looks for the sake of a path that does not open, the last time
+	// asking has an entry of who looks for the sake of a path that does not open, the last time
 	// then.
-	asking sync.Mutex
+	asking chan struct{}
 	asked  time.Time
 }
 
 // New returns Paths that hold nothing until Wait returns.
-func New(options Options) *Paths { return &Paths{options: options} }
+func New(options Options) *Paths { return &Paths{options: options, asking: make(chan struct{}, 1)} }
 
 var errNone = errors.New("waiting for the registrar to write it")
 
@@ -127,6 +128,7 @@ func (p *Paths) Run(ctx context.Context, begun func()) {
 	ticker := p.options.Clock.NewTicker(lookInterval)
 	defer ticker.Stop()
 	probe := p.outages()
+	over := false // an outage, whose errors named the paths that are still registered
 	for {
 		select {
 		case <-ctx.Done():
@@ -136,12 +138,13 @@ func (p *Paths) Run(ctx context.Context, begun func()) {
 		err := p.look(ctx)
 		if err == nil && p.options.Registers {
 			before := p.current()
-			if probe(ctx) {
+			if over = probe(ctx) || over; over {
 				err = p.begin(ctx, p.options.Delay, "an outage is over, whose errors named the paths")
 			} else {
 				err = p.begin(ctx, Period, "the period is over")
 			}
 			if p.current() != before {
+				over = false
 				begun()
 			}
 		}
@@ -189,7 +192,7 @@ func (p *Paths) Sign(plain string) string {
 // neither: the key may be new.
 func (p *Paths) Open(ctx context.Context, signed string) (plain string, ok bool) {
 	plain, period, ok := p.open(signed)
-	if !ok {
+	if !ok && webhookpath.Strip(signed) != signed {
 		p.ask(ctx)
 		plain, period, ok = p.open(signed)
 	}
@@ -199,7 +202,8 @@ func (p *Paths) Open(ctx context.Context, signed string) (plain string, ok bool)
 func (p *Paths) open(signed string) (plain string, period int64, ok bool) {
 	p.mu.Lock()
 	key, former := p.state.Key, p.former
-	if !p.options.Clock.Now().Before(p.until) {
+	// A Secret that somebody restores says that it was published once, which it is not now.
+	if s := &p.state; s.Published > 0 && s.PublishedAt.After(p.adopted.Add(-p.options.Delay)) && !p.options.Clock.Now().Before(s.PublishedAt.Add(p.options.Delay)) {
 		former = nil
 	}
 	p.mu.Unlock()
@@ -211,13 +215,19 @@ func (p *Paths) open(signed string) (plain string, period int64, ok bool) {
 }
 
 // ask looks at the Secret, unless that was done a moment ago. Everybody who comes meanwhile
-// waits for it.
+// waits for it; who goes does not end it for the others.
 func (p *Paths) ask(ctx context.Context) {
-	p.asking.Lock()
-	defer p.asking.Unlock()
+	select {
+	case p.asking <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	defer func() { <-p.asking }()
 	if p.options.Clock.Now().Sub(p.asked) < openInterval {
 		return
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+	defer cancel()
 	if err := p.look(ctx); err != nil {
 		p.options.Logger.Warn("looking at the paths of the webhooks failed", zap.Error(err))
 	}
@@ -252,13 +262,20 @@ func (p *Paths) Saw(ctx context.Context, signed string) error {
 	return nil
 }
 
-// Settled notes that every registered path is as Sign makes it, with nobody else having
-// written in between.
-func (p *Paths) Settled(ctx context.Context) error {
+// Settled notes that what is registered is of the period of these paths, or a later one.
+func (p *Paths) Settled(ctx context.Context, signed []string) error {
+	period := int64(math.MaxInt64)
+	for _, path := range signed {
+		_, of, ok := p.open(path)
+		if !ok {
+			return nil
+		}
+		period = min(period, of)
+	}
 	p.mu.Lock()
-	period, published := max(p.state.Period, p.newest), p.state.Published
+	published := p.state.Published
 	p.mu.Unlock()
-	if published == period {
+	if period <= published || period == math.MaxInt64 {
 		return nil
 	}
 	return p.change(ctx, func(s *state, now time.Time) string {
@@ -274,7 +291,8 @@ func (p *Paths) Settled(ctx context.Context) error {
 // begin begins a period if the last one has lasted so long, and is published.
 func (p *Paths) begin(ctx context.Context, after time.Duration, reason string) error {
 	due := func(s *state, now time.Time) bool {
-		return s.Published >= s.Period && !now.Before(s.Since.Add(after)) && !now.Before(s.PublishedAt.Add(p.options.Delay))
+		// A clock that was ahead once must not stop the periods.
+		return s.Published >= s.Period && (!now.Before(s.Since.Add(after)) || s.Since.After(now.Add(p.options.Delay))) && !now.Before(s.PublishedAt.Add(p.options.Delay))
 	}
 	p.mu.Lock()
 	known := p.state
@@ -382,7 +400,7 @@ func (p *Paths) adopt(s state) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if known := p.state.Key; known.Valid() && !bytes.Equal(known, s.Key) {
-		p.former, p.until, p.newest = known, p.options.Clock.Now().Add(p.options.Delay), 0
+		p.former, p.newest, p.adopted = known, 0, p.options.Clock.Now()
 	}
 	p.state = s
 }

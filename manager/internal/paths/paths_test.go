@@ -118,7 +118,7 @@ func (c *cluster) reconcile(p *paths.Paths) {
 		c.registered = want
 		return
 	}
-	if err := p.Settled(c.t.Context()); err != nil {
+	if err := p.Settled(c.t.Context(), []string{seen}); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -276,10 +276,30 @@ func TestTheKeyOutlivesItsSecret(t *testing.T) {
 				}
 			}
 			in.clock.Step(delay)
+			if err := server.Look(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 			if c.restart && in.opens(server, before) {
 				t.Error("the former key opens paths for ever")
 			}
 		})
+	}
+}
+
+// A backup of the Secret has another key, and nobody registers.
+func TestWhatIsRegisteredIsGoodUntilOtherPathsAre(t *testing.T) {
+	c, other := newCluster(t), newCluster(t)
+	c.turn(c.process(true))
+	other.turn(other.process(true))
+	server := c.process(false)
+	c.clock.Step(24 * time.Hour)
+	c.secrets.stored = other.secrets.stored
+	if err := server.Look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.clock.Step(100 * time.Hour)
+	if !c.opens(server, c.registered) {
+		t.Error("what is registered is refused, although nothing else is")
 	}
 }
 

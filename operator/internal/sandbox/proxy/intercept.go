@@ -20,6 +20,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -211,6 +212,11 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, scheme, name str
 		http.Error(w, "admitkit: the method "+r.Method+" does not go on: it would show the credential, or lead elsewhere", http.StatusMethodNotAllowed)
 		return
 	}
+	if to := r.Header.Get("Upgrade"); to != "" && !strings.EqualFold(to, "websocket") {
+		p.reports.add(name, port, false, "an upgrade to another protocol")
+		http.Error(w, "admitkit: an upgrade to anything but websocket does not go on: nobody could see what is in it", http.StatusForbidden)
+		return
+	}
 	// A policy that withdraws the name ends what goes on, whatever carries it.
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
@@ -227,7 +233,8 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, scheme, name str
 	proxy := &httputil.ReverseProxy{
 		Transport: p.transport, FlushInterval: -1, ErrorLog: discard,
 		Rewrite: func(out *httputil.ProxyRequest) {
-			out.Out.URL = &url.URL{Scheme: scheme, Host: net.JoinHostPort(name, strconv.Itoa(int(port))), Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery}
+			// The query is the one without what Go cannot read.
+			out.Out.URL = &url.URL{Scheme: scheme, Host: net.JoinHostPort(name, strconv.Itoa(int(port))), Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: out.Out.URL.RawQuery}
 			out.Out.Host = r.Host
 			p.withoutSignIn(out.Out, name, port)
 			maps.Copy(out.Out.Header, credentials)

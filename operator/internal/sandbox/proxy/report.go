@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -62,8 +63,8 @@ func (r *reports) count(k kind) {
 	k.host, k.reason = cut(cmp.Or(k.host, "(no name)")), cut(k.reason)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.entries[k] == nil && len(r.entries) >= protocol.MaxReported-2 { // two are left for others, by allowed
-		k = kind{host: otherNames, allowed: k.allowed, reason: "more different names than a report can have"}
+	if r.entries[k] == nil && len(r.entries) >= protocol.MaxReported-3 { // three are left for others
+		k = kind{host: otherNames, allowed: k.allowed, removed: k.removed, reason: "more different names than a report can have"}
 	}
 	entry := r.entries[k]
 	if entry == nil {
@@ -74,7 +75,16 @@ func (r *reports) count(k kind) {
 	entry.Last = now
 }
 
-func cut(text string) string { return text[:min(len(text), protocol.MaxDetail)] }
+// cut makes a text of a run one that the broker takes: at most twice as long in JSON.
+func cut(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' || r == '<' || r == '>' || r == '&' {
+			return '?'
+		}
+		return r
+	}, text)
+	return text[:min(len(text), protocol.MaxDetail)]
+}
 
 // follow reports until ctx ends, and then what is left.
 func (r *reports) follow(ctx context.Context) {
@@ -117,8 +127,8 @@ func (r *reports) send(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for k, old := range entries {
-		if r.entries[k] == nil && len(r.entries) >= protocol.MaxReported-2 {
-			k = kind{host: otherNames, allowed: old.Allowed, reason: "more different names than a report can have"}
+		if r.entries[k] == nil && len(r.entries) >= protocol.MaxReported-3 {
+			k = kind{host: otherNames, allowed: old.Allowed, removed: old.Removed, reason: "more different names than a report can have"}
 			old.Host, old.Port, old.Removed, old.Reason = k.host, k.port, k.removed, k.reason
 		}
 		if now := r.entries[k]; now != nil {

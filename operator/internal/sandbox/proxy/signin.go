@@ -14,28 +14,45 @@ import (
 // but the credentials of BrokerPolicies, and what these let pass. What is in a body or in the
 // path goes on: which part of it would sign in, only the server knows.
 
-// signsIn are words of such headers and keys, without what is between their letters, and
-// families those of providers, whose headers have credentials under many names.
+// signsIn are words of such headers and keys, without what is between their letters; families
+// are those of providers, whose headers have credentials under many names. A list of words
+// is never complete: see the page.
 var (
 	signsIn = []string{
-		"authorization", "cookie", "token", "secret", "password", "passwd", "credential", "session", "signature", "bearer",
-		"apikey", "accesskey", "authkey", "appkey", "applicationkey", "subscriptionkey", "functionskey", "accountkey", "authemail",
+		"authorization", "authentication", "authtoken", "authkey", "authemail", "jwt", "cookie", "token", "secret", "password", "passwd", "credential", "session", "signature", "bearer", "apikey", "accesskey", "wsse",
 	}
-	families = []string{"x-goog-", "x-amz-", "x-ms-"}
+	families = []string{"x-goog-", "x-amz-", "x-ms-", "x-honeycomb-team", "xauth"}
 	// keys are those of a query that are too short to be words of others.
-	keys = []string{"key", "sig", "pwd", "pass", "auth", "jwt", "code"}
+	keys = []string{"key", "auth", "sig", "pwd", "pass", "code", "uploadid"}
+	// harmless have such a word, or end in key, and sign nobody in: what protocols need to go
+	// on from one request to the next.
+	harmless = []string{
+		"mcpsessionid", "idempotencykey", "xidempotencykey", "secwebsocketkey", "surrogatekey", "cachekey", "pagetoken", "nextpagetoken", "nexttoken", "continuationtoken",
+		"xatlassiantoken", "xgoogrequestparams", "xgoogapiclient", "xgooguserproject", "xmsversion", "xmsdate", "xmsclientrequestid", "authority",
+	}
+	harmlessFamilies = []string{"x-goog-upload-", "x-ms-blob-", "x-amz-meta-"}
 )
 
-// signs reports whether a server may take a header, or a key of a query, for a credential.
-func signs(name string) bool {
-	name = strings.ToLower(strings.ReplaceAll(name, "_", "-"))
-	letters := strings.Map(func(r rune) rune {
+// lettersOf returns a name without what is between its letters.
+func lettersOf(name string) string {
+	return strings.Map(func(r rune) rune {
 		if (r < 'a' || r > 'z') && (r < '0' || r > '9') {
 			return -1
 		}
 		return r
-	}, name)
-	return slices.ContainsFunc(families, func(f string) bool { return strings.HasPrefix(name, f) }) ||
+	}, strings.ToLower(name))
+}
+
+// signs reports whether a server may take a header, or a key of a query, for a credential.
+func signs(name string) bool {
+	name = strings.ToLower(strings.ReplaceAll(name, "_", "-"))
+	letters := lettersOf(name)
+	begins := func(f string) bool { return strings.HasPrefix(name, f) }
+	if slices.Contains(harmless, letters) || slices.ContainsFunc(harmlessFamilies, begins) {
+		return false
+	}
+	words := strings.FieldsFunc(name, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
+	return slices.ContainsFunc(families, begins) || slices.Contains(words, "auth") || len(words) > 1 && words[len(words)-1] == "key" ||
 		slices.ContainsFunc(signsIn, func(word string) bool { return strings.Contains(letters, word) })
 }
 
@@ -52,6 +69,9 @@ func passing(egress *protocol.Egress, host string, port int32) (headers, query [
 	return headers, query
 }
 
+// maxProtocols is more than the names of protocols take that people use.
+const maxProtocols = 40
+
 // strip removes what would sign a run in, and returns its names.
 func strip(out *http.Request, headers, query []string) (removed []string) {
 	has := func(list []string, name string) bool {
@@ -64,17 +84,36 @@ func strip(out *http.Request, headers, query []string) (removed []string) {
 			removed = append(removed, "header "+name)
 		}
 	}
-	out.Header.Del("Max-Forwards")
+	// Some write a key into the list of protocols of a WebSocket.
+	if protocols := out.Header.Get("Sec-Websocket-Protocol"); len(protocols) > maxProtocols || signs(protocols) {
+		if !has(headers, "Sec-WebSocket-Protocol") {
+			out.Header.Del("Sec-Websocket-Protocol")
+			removed = append(removed, "header Sec-WebSocket-Protocol")
+		}
+	}
+	for _, header := range []string{"Max-Forwards", "X-Http-Method-Override", "X-Method-Override", "X-Original-Url", "X-Rewrite-Url", "Http2-Settings"} {
+		out.Header.Del(header)
+	}
 	out.Trailer = nil // headers, too, to some
 	var kept []string
 	for pair := range strings.SplitSeq(out.URL.RawQuery, "&") {
-		raw, _, _ := strings.Cut(pair, "=")
-		key, err := url.QueryUnescape(raw)
-		if key == "" && err == nil && pair == "" {
+		if pair == "" {
 			continue
 		}
-		if (err != nil || strings.Contains(key, ";") || signs(key) || has(keys, key)) && !has(query, key) {
-			removed = append(removed, "query "+key)
+		raw, _, named := strings.Cut(pair, "=")
+		key, err := url.QueryUnescape(raw)
+		letters := lettersOf(key)
+		switch {
+		case has(query, key):
+		// Some servers take a semicolon for the beginning of another pair.
+		case err != nil || strings.Contains(pair, ";") || strings.Contains(key, ";"):
+			removed = append(removed, "query that cannot be read")
+			continue
+		case signs(key) || slices.Contains(keys, letters):
+			if !named { // it may be the secret itself
+				letters = "(no name)"
+			}
+			removed = append(removed, "query "+letters)
 			continue
 		}
 		kept = append(kept, pair)

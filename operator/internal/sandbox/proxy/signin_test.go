@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -20,8 +21,9 @@ import (
 func TestWhatSignsInIsRemoved(t *testing.T) {
 	for _, header := range []string{
 		"Authorization", "Proxy-Authorization", "Cookie", "X-Api-Key", "X-Auth-Token", "Private-Token", "X-Goog-Api-Key", "X-Goog-Iam-Authorization-Token",
-		"X-Amz-Security-Token", "X-Amz-Date", "api-key", "Apikey", "Ocp-Apim-Subscription-Key", "X-Vault-Token", "Job-Token", "X-Functions-Key", "X-Ms-Date",
+		"X-Amz-Security-Token", "X-Amz-Date", "api-key", "Apikey", "Ocp-Apim-Subscription-Key", "X-Vault-Token", "Job-Token", "X-Functions-Key", "X-Ms-Copy-Source",
 		"DD-Application-Key", "X-Shopify-Access-Token", "X_Authorization", "X_Api_Key", "Foo_bar", "X-Auth-Key", "X-Session-Id", "Max-Forwards",
+		"Fastly-Key", "X-Master-Key", "X-Aio-Key", "X-Sentry-Auth", "X-Auth", "Authentication", "X-Honeycomb-Team", "X-Wsse", "X-Jfrog-Art-Api-Key", "Cf-Access-Jwt-Assertion",
 	} {
 		r := httptest.NewRequest(http.MethodGet, "https://api.example.com/", nil)
 		r.Header[header] = []string{"attackers"}
@@ -36,6 +38,7 @@ func TestWhatSignsInIsRemoved(t *testing.T) {
 	}
 	for _, header := range []string{
 		"Accept", "Content-Type", "User-Agent", "Range", "If-None-Match", "Idempotency-Key", "Sec-WebSocket-Key", "Git-Protocol", "Anthropic-Version", "OpenAI-Organization",
+		"Mcp-Session-Id", "X-Atlassian-Token", "X-Goog-Upload-Command", "X-Goog-Request-Params", "X-Ms-Version", "X-Ms-Blob-Type", "Author", "Keyword",
 		"X-Request-Id", "Traceparent", "Content-Md5", "Origin", "X-GitHub-Api-Version", "Accept-Encoding",
 	} {
 		r := httptest.NewRequest(http.MethodGet, "https://api.example.com/", nil)
@@ -45,22 +48,33 @@ func TestWhatSignsInIsRemoved(t *testing.T) {
 		}
 	}
 	for query, want := range map[string]string{
-		"api_key=x&q=1":                   "q=1",
-		"q=1&ApiKey=x":                    "q=1",
-		"access_token=x":                  "",
-		"%61pi%5Fkey=x&a=b":               "a=b",
-		"X-Amz-Signature=x&X-Amz-Date=y":  "",
-		"sv=1&sig=x":                      "sv=1",
-		"key=x&keyword=y&monkey=z":        "keyword=y&monkey=z",
-		"q=%zz&%zz=1&a;api_key=x":         "q=%zz",
-		"service=git-upload-pack&a=1&a=2": "service=git-upload-pack&a=1&a=2",
-		"":                                "",
-		"&&a":                             "a",
+		"api_key=x&q=1":                  "q=1",
+		"q=1&ApiKey=x":                   "q=1",
+		"access_token=x":                 "",
+		"%61pi%5Fkey=x&a=b":              "a=b",
+		"X-Amz-Signature=x&X-Amz-Date=y": "",
+		"sv=1&sig=x":                     "sv=1",
+		"key=x&keyword=y&monkey=z":       "keyword=y&monkey=z",
+		"q=%zz&%zz=1&a;api_key=x":        "q=%zz",
+		"q=1;api_key=x&a=b":              "a=b",
+		"sentry_key=x&private_key=y":     "",
+		"%20key=x&key%00=y&a":            "a",
+		"author=x&pageToken=y&page_token=z&continuation-token=t": "author=x&pageToken=y&page_token=z&continuation-token=t",
+		"service=git-upload-pack&a=1&a=2":                        "service=git-upload-pack&a=1&a=2",
+		"":                                                       "",
+		"&&a":                                                    "a",
 	} {
 		r := &http.Request{Header: http.Header{}, URL: httptest.NewRequest(http.MethodGet, "/", nil).URL}
 		r.URL.RawQuery = query
 		if strip(r, nil, nil); r.URL.RawQuery != want {
 			t.Errorf("%q goes on as %q, want %q", query, r.URL.RawQuery, want)
+		}
+	}
+	for value, goesOn := range map[string]bool{"graphql-transport-ws": true, "token, attackers": false, "openai-insecure-api-key.attackers": false, strings.Repeat("a", 64): false} {
+		r := httptest.NewRequest(http.MethodGet, "https://api.example.com/", nil)
+		r.Header.Set("Sec-WebSocket-Protocol", value)
+		if strip(r, nil, nil); (r.Header.Get("Sec-WebSocket-Protocol") != "") != goesOn {
+			t.Errorf("the protocol %s: goes on is %v", value, !goesOn)
 		}
 	}
 	r := httptest.NewRequest(http.MethodGet, "https://api.example.com/?api_key=x&token=y", nil)
@@ -99,7 +113,7 @@ func TestARunDoesNotSignItselfIn(t *testing.T) {
 			}
 		}
 	})
-	if slices.Sort(removed); strings.Join(removed, ", ") != "header Authorization, header Cookie, header X-Api-Key, header X_authorization, query api_key" {
+	if slices.Sort(removed); strings.Join(removed, ", ") != "header Authorization, header Cookie, header X-Api-Key, header X_authorization, query apikey" {
 		t.Errorf("on record as removed: %q", removed)
 	}
 	o.broker.set(func(a *answers) {
@@ -126,6 +140,38 @@ func TestMethodsThatShowTheCredentialAreRefused(t *testing.T) {
 	}
 	o.onRecord(t, "api.example.com", "the method TRACE")
 	o.onRecord(t, "api.example.com", "the method TRACK")
+}
+
+func TestOtherProtocolsAreNotUpgradedTo(t *testing.T) {
+	o := newOutside(t, ModeCooperative)
+	status, _, err := get(t, o.client(false), o.url("api.example.com"), func(r *http.Request) {
+		r.Header.Set("Connection", "Upgrade")
+		r.Header.Set("Upgrade", "h2c")
+	})
+	if err != nil || status != http.StatusForbidden {
+		t.Errorf("%d %v", status, err)
+	}
+	o.onRecord(t, "api.example.com", "an upgrade to another protocol")
+}
+
+// What a run chooses must not make a report one that the broker refuses, for then none would come.
+func TestAReportIsWhatTheBrokerTakes(t *testing.T) {
+	r := newReports(&answers{}, nil)
+	for _, text := range []string{"\xff\xff", strings.Repeat("\x01", 500), strings.Repeat("é", 500), "a\x00b", `"\<>&`, strings.Repeat("<", 500)} {
+		r.add(text, 443, false, text)
+		r.addRemoved(text, 443, text)
+	}
+	size := 0
+	for k, entry := range r.entries {
+		encoded, err := json.Marshal(entry)
+		if err != nil || len(k.host) > protocol.MaxDetail || len(k.reason) > protocol.MaxDetail || len(encoded) > 2*protocol.MaxDetail+250 {
+			t.Errorf("%q takes %d bytes: %v", k.reason, len(encoded), err)
+		}
+		size = max(size, len(encoded))
+	}
+	if most := size * protocol.MaxReported; most > protocol.MaxBody {
+		t.Errorf("a report can have %d bytes", most)
+	}
 }
 
 // Plain HTTP has no TLS whose connection would be closed.

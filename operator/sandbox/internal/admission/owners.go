@@ -122,11 +122,12 @@ func (g *jobOwnerGuard) Validate(ctx context.Context, job *batchv1.Job, req *ext
 	return nil
 }
 
-// addedOwner names an owner that was not there before, "" if there is none. What is taken away gives nobody anything.
+// addedOwner names an owner that was not there before, or was another one by its kind or name, "" if there is none. What is
+// taken away gives nobody anything.
 func addedOwner(before, after []metav1.OwnerReference) string {
 	for _, owner := range after {
 		if !slices.ContainsFunc(before, func(b metav1.OwnerReference) bool {
-			return b.UID == owner.UID && isController(b) == isController(owner)
+			return b.UID == owner.UID && b.APIVersion == owner.APIVersion && b.Kind == owner.Kind && b.Name == owner.Name && isController(b) == isController(owner)
 		}) {
 			return owner.Kind + " " + owner.Name
 		}
