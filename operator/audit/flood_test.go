@@ -92,7 +92,7 @@ func watchAuditEvents(t *testing.T, user *controlplane.User) (own, folds *writte
 // API server may say one of the answers.
 func attack(t *testing.T, user *controlplane.User, ns string, n int, answers ...string) {
 	t.Helper()
-	const clients = 64
+	clients := testkit.Long(64, 16) // all of one fold wait for one write, which has 8 s
 	config := rest.CopyConfig(user.Config)
 	config.QPS = -1
 	clientset, err := kubernetes.NewForConfig(config)
