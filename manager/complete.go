@@ -262,8 +262,14 @@ func (o *Options) calledAs() string {
 	return o.Serving.AdvertiseHost
 }
 
-// pathsSecret is the name of the Secret with the key by which the paths of webhooks are signed.
-func (o *Options) pathsSecret() string { return o.OperatorFingerprint + "-paths" }
+// pathsSecret is the name of the Secret with the key by which the paths of webhooks are
+// signed, "" if these are plain.
+func (o *Options) pathsSecret() string {
+	if o.Serving.PlainPaths {
+		return ""
+	}
+	return o.OperatorFingerprint + "-paths"
+}
 
 // configurationName names the webhook configurations. A DNS label contains no dot,
 // so the names of two installations always differ.

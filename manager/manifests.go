@@ -207,17 +207,13 @@ func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 // manifestsOf returns what the manifests depend on. serves says that a server is needed.
 func (m *Manager) manifestsOf(install *InstallOptions, serves bool) *manifests.Config {
 	o, once := &m.options, m.once()
-	pathsSecret := ""
-	if !o.Serving.PlainPaths {
-		pathsSecret = o.pathsSecret()
-	}
 	return &manifests.Config{
 		Name: install.Name, Image: install.Image, Subcommand: install.Subcommand, Args: install.Args, Replicas: install.Replicas,
 		Objects: install.Objects, CRDs: install.CRDs, Resources: install.Resources, ImagePullSecrets: install.ImagePullSecrets,
 		MetricsService: install.MetricsService, NetworkPolicy: (*manifests.NetworkPolicy)(install.NetworkPolicy),
 
 		Namespace: o.Namespace, WebhookNamespace: o.WebhookNamespace, ServiceName: o.ServiceName,
-		SetupCertificateName: o.SetupCertificateName, LeafSecretName: o.Certificates.LeafSecretName, PathsSecretName: pathsSecret,
+		SetupCertificateName: o.SetupCertificateName, LeafSecretName: o.Certificates.LeafSecretName, PathsSecretName: o.pathsSecret(),
 		HealthAddress: o.Serving.HealthAddress, MetricsAddress: o.Serving.MetricsAddress, MetricsSecure: o.Serving.MetricsSecure,
 		Port: o.Port, ServicePort: o.Serving.ServicePort, DrainPeriod: *o.Serving.DrainPeriod,
 		Probe: *o.Registration.Probe, ForeignCABundle: o.Registration.ForeignCABundle, LeaderElection: o.Watching.LeaderElection,

@@ -162,7 +162,8 @@ func TestWhoDoesNotKnowThePathIsNotAnswered(t *testing.T) {
 			}
 		}
 	}
-	fmt.Printf("FIGURE door.refused=%d requests\nFIGURE door.forged_answered=%d requests\n", refused, tried-refused)
+	testkit.Figure("door.refused", float64(refused), "requests")
+	testkit.Figure("door.forged_answered", float64(tried-refused), "requests")
 	if status, answered := f.post(t, r.address, second); status != http.StatusOK || !answered {
 		t.Errorf("after that, who has read the configuration gets %d %v", status, answered)
 	}

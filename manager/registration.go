@@ -57,11 +57,12 @@ func (m *Manager) registration(webhooks []*webhook.Webhook) *registration.Regist
 // r is nil in a process that does not register.
 func (m *Manager) newPaths(r *registration.Registration) *paths.Paths {
 	o := &m.options
-	if o.Serving.PlainPaths {
+	name := o.pathsSecret()
+	if name == "" {
 		return nil
 	}
 	options := paths.Options{
-		Secrets: m.clients.Core.Secrets(o.WebhookNamespace), Namespace: o.WebhookNamespace, Name: o.pathsSecret(), Labels: m.labels(),
+		Secrets: m.clients.Core.Secrets(o.WebhookNamespace), Namespace: o.WebhookNamespace, Name: name, Labels: m.labels(),
 		Delay: cmp.Or(o.Certificates.PropagationDelay, certs.DefaultPropagationDelay), Clock: m.clock, Logger: o.Logger.Desugar(),
 	}
 	if r == nil {

@@ -174,8 +174,8 @@ func (m *Manager) removeObjects(ctx context.Context) error {
 			errs = append(errs, remove("Secret", m.options.Certificates.LeafSecretName, secrets.Delete))
 		}
 	}
-	if !m.options.Serving.PlainPaths {
-		errs = append(errs, remove("Secret", m.options.pathsSecret(), secrets.Delete))
+	if name := m.options.pathsSecret(); name != "" {
+		errs = append(errs, remove("Secret", name, secrets.Delete))
 	}
 	if m.options.Watching.LeaderElection {
 		errs = append(errs, remove("Lease", m.options.configurationName(), m.clients.Coordination.Leases(namespace).Delete))

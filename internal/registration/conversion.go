@@ -363,10 +363,10 @@ func (r *Registration) stanzaDifference(live *crd, want *stanza) string {
 	switch {
 	case err != nil || err2 != nil || webhookpath.Strip(string(is)) != webhookpath.Strip(string(should)):
 		return "target"
-	case !bytes.Equal(is, should):
-		return PathChanged
 	case live.Metadata.Annotations[ConverterAnnotation] != r.Target.Owner():
 		return "annotations"
+	case !bytes.Equal(is, should):
+		return PathChanged
 	}
 	return ""
 }

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
-
-	"github.com/admitkit/admitkit/internal/webhookpath"
 )
 
 // Verify returns an error if either object, or the conversion stanza of a
@@ -26,7 +24,7 @@ func (r *Registration) Verify(ctx context.Context, client rest.Interface) error 
 	// A cautious start has to be over.
 	expected.IgnoreUntilProbed = false
 	expected.ForeignBundle = true
-	// Only those who register and serve know the paths.
+	// Only those who register and serve know the paths: a difference of these is none here.
 	expected.Paths = nil
 	var errs []error
 	var bundles [][]byte
@@ -76,11 +74,10 @@ func (r *Registration) verifyConversion(ctx context.Context, client rest.Interfa
 	if err := r.checkCRD(name, live); err != nil {
 		return nil, err
 	}
-	live.Spec.Conversion.changePath(webhookpath.Strip)
 	want := r.stanza(name, live, nil)
 	bundle = want.Webhook.ClientConfig.CABundle
 	switch what := r.stanzaDifference(live, want); {
-	case what != "":
+	case what != "" && what != PathChanged:
 		return nil, fmt.Errorf("spec.conversion of CustomResourceDefinition %s is not as it should be: %s", name, what)
 	case len(bundle) == 0 && !foreignBundle:
 		return nil, fmt.Errorf("spec.conversion of CustomResourceDefinition %s has no caBundle", name)
@@ -99,12 +96,8 @@ func (r *Registration) verify(res resource, live *configuration) error {
 			return fmt.Errorf("%s %s was registered by another version of this program, or with other flags: revision %q", res.kind, r.Name, theirs)
 		}
 	}
-	if live != nil {
-		others := slices.DeleteFunc(slices.Clone(live.Webhooks), func(e entry) bool { return r.ours(e.Name) })
-		live = live.DeepCopy()
-		live.Webhooks = append(r.plain(live), others...)
-	}
-	switch causes := r.differences(live, desired); {
+	causes := slices.DeleteFunc(r.differences(live, desired), func(c cause) bool { return c.kind == PathChanged })
+	switch {
 	case len(causes) == 0:
 		return nil
 	case causes[0].kind == "missing":

@@ -76,7 +76,7 @@ func (f *flags) inFlags(set *pflag.FlagSet, err error) error {
 type optionFlags struct{ about, prefix string }
 
 // WithOptionFlags has errors about options of your extensions name the flags that set them,
-// which the user of a program knows. What follows about in an error, such as
+// which the user of a program knows. The text of an error after about, such as
 // "access options: ", is about flags that begin with prefix, such as "access":
 // Retention becomes --access-retention there, and PodCIDRs --pod-cidrs if there is that
 // flag and no --access-pod-cidrs. Where several fit, the last in the error counts.

@@ -173,7 +173,7 @@ func TestRepairsSlowDown(t *testing.T) {
 	}
 }
 
-// Whoever leaves a group does not keep what they planned.
+// A user who leaves a group does not keep what they planned.
 func TestTheGroupsOfAnAuthorCountForADay(t *testing.T) {
 	made := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	groups := []string{"leads", "system:authenticated", "system:masters", "system:serviceaccounts", "system:serviceaccounts:shop"}

@@ -1,5 +1,5 @@
-// Package paths keeps the key by which the paths of webhooks are signed, in a Secret that
-// those who register and those who serve share.
+// Package paths keeps the key by which the paths of webhooks are signed. It is in a Secret
+// that the registrar and the servers share.
 //
 // An API server names the whole URL of a webhook that fails to the user whose request failed.
 // So a path lives for a period only, an hour, or until an outage is over:
@@ -8,9 +8,9 @@
 //	published   every webhook configuration, and every conversion, was seen to have it
 //	over        the delay has passed since: paths of the period before are refused
 //
-// Whoever serves opens any path that is signed by the key, but those of periods that are
-// over. It needs no news for a new period, and as long as nobody publishes one, the last
-// one stays good: a registrar that is away makes no server refuse.
+// A server opens any path that is signed by the key, except those of periods that are over.
+// It needs no news for a new period, and as long as nobody publishes one, the last one
+// stays good: no server refuses calls because the registrar is away.
 package paths
 
 import (
@@ -203,7 +203,7 @@ func (p *Paths) open(signed string) (plain string, period int64, ok bool) {
 	p.mu.Lock()
 	key, former := p.state.Key, p.former
 	// A Secret that somebody restores says that it was published once, which it is not now.
-	if s := &p.state; s.Published > 0 && s.PublishedAt.After(p.adopted.Add(-p.options.Delay)) && !p.options.Clock.Now().Before(s.PublishedAt.Add(p.options.Delay)) {
+	if at := p.state.PublishedAt; former != nil && at.After(p.adopted.Add(-p.options.Delay)) && !p.options.Clock.Now().Before(at.Add(p.options.Delay)) {
 		former = nil
 	}
 	p.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 
 // A run could sign itself in at a host that it may reach, as somebody who is not known here,
 // and carry out what it has read. So nothing goes on by which servers learn who a client is,
-// but the credentials of BrokerPolicies, and what these let pass. What is in a body or in the
-// path goes on: which part of it would sign in, only the server knows.
+// but the credentials of BrokerPolicies, and what these let pass. Bodies and paths go on as
+// they are: only the server knows which part of them would sign the run in.
 
 // signsIn are words of such headers and keys, without what is between their letters; families
 // are those of providers, whose headers have credentials under many names. A list of words
