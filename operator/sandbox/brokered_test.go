@@ -621,7 +621,7 @@ func (l *leased) forged(t *testing.T) {
 	refused(t, l.alice.Create(t.Context(), pod(func(p *corev1.Pod) { p.Labels = map[string]string{sandbox.LabelRun: r.Name} })), "only Pods of SandboxRuns and Workspaces")
 	plain := pod(func(*corev1.Pod) {})
 	testkit.Create(t, l.alice, plain)
-	plain.OwnerReferences = []metav1.OwnerReference{owner}
+	plain.OwnerReferences, plain.ResourceVersion = []metav1.OwnerReference{owner}, "" // the scheduler and the kubelet write it, too
 	refused(t, l.alice.Update(t.Context(), plain), "only the controller of Jobs makes Pods")
 	disguised := pod(func(p *corev1.Pod) {
 		other := owner
@@ -629,7 +629,7 @@ func (l *leased) forged(t *testing.T) {
 		p.OwnerReferences = []metav1.OwnerReference{other}
 	})
 	testkit.Create(t, l.alice, disguised)
-	disguised.OwnerReferences = []metav1.OwnerReference{owner}
+	disguised.OwnerReferences, disguised.ResourceVersion = []metav1.OwnerReference{owner}, ""
 	refused(t, l.alice.Update(t.Context(), disguised), "only the controller of Jobs makes Pods")
 	if err := admin.Delete(t.Context(), disguised, client.GracePeriodSeconds(0)); err != nil { // the deletion of the Job would wait for it
 		t.Fatal(err)
@@ -645,12 +645,13 @@ func (l *leased) forged(t *testing.T) {
 	adopted := forged.DeepCopy()
 	adopted.OwnerReferences = nil
 	testkit.Create(t, l.alice, adopted)
-	adopted.OwnerReferences = forged.OwnerReferences
+	adopted.OwnerReferences, adopted.ResourceVersion = forged.OwnerReferences, "" // the controller of Jobs writes it, too
 	refused(t, l.alice.Status().Update(t.Context(), adopted), "only admitkit makes Jobs of SandboxRuns")
 	genuine := &corev1.Pod{}
 	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: l.here, Name: r.Status.PodName}, genuine); err != nil {
 		t.Fatal(err)
 	}
+	genuine.ResourceVersion = ""
 	changed := genuine.DeepCopy()
 	changed.Spec.InitContainers[0].Image = "example.com/evil:1"
 	refused(t, l.alice.Update(t.Context(), changed), "its images cannot be changed")

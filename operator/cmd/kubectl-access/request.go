@@ -143,6 +143,9 @@ func generateName(template string) string {
 	return strings.TrimRight(template[:min(len(template), maxName-len("-12345"))], "-.") + "-"
 }
 
+// createTime is how long the API server may take to make a request.
+const createTime = 30 * time.Second
+
 // create makes the request.
 func (a *ask) create(ctx context.Context, cl client.Client, namespace, template string) (request, error) {
 	req := a.kind.newRequest()
@@ -158,7 +161,12 @@ func (a *ask) create(ctx context.Context, cl client.Client, namespace, template 
 	if r, ok := req.(*v1alpha1.ExecAccessRequest); ok {
 		r.Spec.TargetPod = a.pod
 	}
-	err := cl.Create(ctx, req)
+	err := ctx.Err()
+	if err == nil { // an interrupt meanwhile would leave a request whose name nobody hears
+		creating, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTime)
+		defer cancel()
+		err = cl.Create(creating, req)
+	}
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		return nil, a.taken(ctx, cl, req)
