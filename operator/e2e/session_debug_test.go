@@ -39,7 +39,7 @@ func TestAnEphemeralContainerIsRecordedWhoeverAttaches(t *testing.T) {
 	session.expect("second-42\r\n") // they share the terminal
 	if out, err := erin.kubectl(t.Context(), "exec", "--namespace", recorded, pod.Name, "--container=shell", "--", "echo", "by exec"); err != nil || out != "by exec\n" {
 		t.Errorf("exec into the ephemeral container: %v: %s", err, out)
-	} else if _, err := recordings().Verify(sessionOf(t, pod, "echo", "by exec"), sessionKey); err != nil {
+	} else if _, err := sealed(t, sessionOf(t, pod, "echo", "by exec")); err != nil {
 		t.Error(err)
 	}
 	second.send("exit 3\n")
@@ -56,10 +56,9 @@ func TestAnEphemeralContainerIsRecordedWhoeverAttaches(t *testing.T) {
 // debugIsOnRecord checks the recording of who added an ephemeral container.
 func debugIsOnRecord(t *testing.T, id string) {
 	t.Helper()
-	testkit.Succeeds(t, time.Minute, "the ephemeral container has ended", func(context.Context) error {
-		_, err := recordings().Verify(id, sessionKey)
-		return err
-	})
+	if _, err := sealed(t, id); err != nil { // once its container has ended
+		t.Fatal(err)
+	}
 	output := string(recordedOutput(t, id))
 	for _, has := range []string{"here-42\r\n", "second-42\r\n"} {
 		if !strings.Contains(output, has) {

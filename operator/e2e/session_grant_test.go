@@ -173,7 +173,7 @@ func endedBecause(t *testing.T, id, request, why string) {
 		}
 		return nil
 	})
-	if _, err := recordings().Verify(id, sessionKey); err != nil {
+	if _, err := sealed(t, id); err != nil {
 		t.Error(err)
 	}
 }

@@ -75,6 +75,17 @@ func sessionOf(t *testing.T, pod *corev1.Pod, command ...string) (id string) {
 	return id
 }
 
+// sealed waits until a recording is sealed: a short session's is once nobody can contest its ticket
+// any more.
+func sealed(t *testing.T, id string) (seal *collector.Seal, err error) {
+	t.Helper()
+	testkit.Eventually(t, "the recording is sealed", func(context.Context) bool {
+		seal, err = recordings().Verify(id, sessionKey)
+		return !errors.Is(err, collector.ErrNotSealed)
+	})
+	return seal, err
+}
+
 // sessionsOf returns the IDs of all sessions of a command in a Pod.
 func sessionsOf(t *testing.T, pod *corev1.Pod, command ...string) (ids []string) {
 	t.Helper()
@@ -146,6 +157,9 @@ func TestRecordingsAreReadThroughTheAPIServerByThoseWhoMay(t *testing.T) {
 	}
 	if left := leftProcesses(t, pod.Name); left != 0 {
 		t.Errorf("%d processes are left", left)
+	}
+	if _, err := sealed(t, id); err != nil {
+		t.Fatal(err)
 	}
 	readsWhatIsThere(t, auditor, id)
 	readingsAreOnRecord(t, id)

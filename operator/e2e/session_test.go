@@ -235,6 +235,8 @@ func TestAnExecBehavesAsWithoutTheRecorder(t *testing.T) {
 	needsRecordings(t)
 	sessionPods(t, plain)
 	pods := sessionPods(t, recorded)
+	var mu sync.Mutex
+	onRecord := map[string]func(*testing.T){} // once it is sealed
 	var cases, wrong atomic.Int64
 	t.Run("in each case", func(t *testing.T) {
 		run := func(name string, test func(*testing.T)) {
@@ -257,7 +259,10 @@ func TestAnExecBehavesAsWithoutTheRecorder(t *testing.T) {
 			}
 			run(name, func(t *testing.T) {
 				for _, websocket := range transports {
-					compareSessions(t, pods[cmp.Or(c.pod, "shell")], &c, websocket)
+					check := compareSessions(t, pods[cmp.Or(c.pod, "shell")], &c, websocket)
+					mu.Lock()
+					onRecord[name+", WebSockets "+websocket] = check
+					mu.Unlock()
 				}
 			})
 		}
@@ -267,6 +272,11 @@ func TestAnExecBehavesAsWithoutTheRecorder(t *testing.T) {
 			}
 		})
 	})
+	for name, check := range onRecord {
+		if !t.Run("on record: "+name, check) {
+			wrong.Add(1)
+		}
+	}
 	left := leftProcesses(t, "shell") + leftProcesses(t, "copies")
 	testkit.Figure("session.cases", float64(cases.Load()), "cases")
 	testkit.Figure("session.wrong", float64(wrong.Load()), "cases")
@@ -292,8 +302,9 @@ func leftProcesses(t *testing.T, pod string) int {
 	return len(left)
 }
 
-// compareSessions runs a case without the recorder and with it.
-func compareSessions(t *testing.T, pod *corev1.Pod, c *sessionCase, websocket string) {
+// compareSessions runs a case without the recorder and with it. It returns what checks the recording.
+func compareSessions(t *testing.T, pod *corev1.Pod, c *sessionCase, websocket string) (check func(*testing.T)) {
+	t.Helper()
 	without := c.run(t, plain, websocket)
 	before := sessionsOf(t, pod, c.command...)
 	with := c.run(t, recorded, websocket)
@@ -315,13 +326,13 @@ func compareSessions(t *testing.T, pod *corev1.Pod, c *sessionCase, websocket st
 	if len(now) != 1 {
 		t.Fatalf("%d sessions are recorded", len(now))
 	}
-	checkRecording(t, now[0], c, with)
+	return func(t *testing.T) { checkRecording(t, now[0], c, with) }
 }
 
 // checkRecording compares a recording with what the client saw, and with its AuditEvent.
 func checkRecording(t *testing.T, id string, c *sessionCase, seen outcome) {
 	t.Helper()
-	seal, err := recordings().Verify(id, sessionKey)
+	seal, err := sealed(t, id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -390,10 +401,9 @@ func compareCopies(t *testing.T, pod *corev1.Pod, websocket string) {
 			if !valid || before[id] || err != nil || redeemed.Ticket.PodUID != string(pod.UID) {
 				continue
 			}
-			testkit.Succeeds(t, time.Minute, "the recording is sealed", func(context.Context) error { // tar may end after kubectl
-				_, err := recordings().Verify(id, sessionKey)
-				return err
-			})
+			if _, err := sealed(t, id); err != nil { // tar may end after kubectl
+				t.Fatal(err)
+			}
 			err = recordings().Frames(id, func(f *protocol.Frame) error {
 				var file protocol.FileSum
 				if f.Type != protocol.File {
@@ -600,6 +610,13 @@ func (c *kubectlClient) expect(text string) {
 			c.inVain = true
 		}
 	}
+}
+
+// hasPrinted reports whether the text is on the terminal.
+func (c *kubectlClient) hasPrinted(text string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return bytes.Contains(c.stdout.Bytes(), []byte(text))
 }
 
 func (c *kubectlClient) send(text string) { _, _ = io.WriteString(c.stdin, text) } // who waits in vain says so

@@ -371,7 +371,7 @@ func (r *reading) followedFromAnotherReplica(t *testing.T) {
 	web := r.pod("followed")
 	// The session is with another replica, which shares the folder.
 	away := collector.New(collector.Options{
-		Storage: r.folder, Key: func() (protocol.Key, error) { return r.key, nil },
+		Storage: r.folder, Settle: 1, Key: func() (protocol.Key, error) { return r.key, nil },
 		Identify: func(context.Context, string) (string, error) { return string(web.UID), nil },
 	})
 	ctx, cancel := context.WithCancel(t.Context())

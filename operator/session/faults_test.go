@@ -98,6 +98,45 @@ func TestATicketThatNobodyRedeemsIsOnRecord(t *testing.T) {
 	send(t, conn, from)
 }
 
+// A process of the Pod may present the ticket before or after its recorder does.
+func TestATicketThatTwoPresentIsOnRecord(t *testing.T) {
+	i, folder := collecting(t, func(o *session.Options) { o.AuditObjects, o.NoCollector = true, session.Open })
+	web := i.pod("web")
+	reader := testkit.Client(t, server.Admin(), scheme)
+	for name, sealed := range map[string]bool{"before its recording is sealed": false, "after": true} {
+		t.Run(name, func(t *testing.T) {
+			text, ticket := i.ticketFor("web", "id")
+			token := i.token(web, session.Audience)
+			status, said, conn, from := connect(t, ticket, text, token, strings.Repeat("t", 64))
+			if status != http.StatusSwitchingProtocols {
+				t.Fatalf("%d %s", status, said)
+			}
+			if sealed {
+				send(t, conn, from)
+			}
+			if status, said, _, _ := connect(t, ticket, text, token, strings.Repeat("r", 64)); status != http.StatusConflict || !strings.Contains(said, "cannot be told") {
+				t.Errorf("the second one gets %d %s", status, said)
+			}
+			if !sealed {
+				send(t, conn, from)
+			}
+			testkit.Succeeds(t, time.Minute, "the AuditEvent says it", func(ctx context.Context) error {
+				var exec, contest v1alpha1.AuditEvent
+				if err := errors.Join(reader.Get(ctx, client.ObjectKey{Name: ticket.ID}, &exec), reader.Get(ctx, client.ObjectKey{Name: ticket.ID + ".contested"}, &contest)); err != nil {
+					return err
+				}
+				if s := exec.Status.Session; s == nil || !s.Contested || s.SHA256 == "" || contest.Spec.User.Username != "alice" || contest.Spec.Pod != "web" {
+					return fmt.Errorf("%+v, and %+v", s, contest.Spec)
+				}
+				return nil
+			})
+			if _, err := folder.Verify(ticket.ID, i.key); !errors.Is(err, collector.ErrContested) {
+				t.Errorf("the recording: %v", err)
+			}
+		})
+	}
+}
+
 func TestAPodWhoseSessionGoesOnAfterItsEndIsEvicted(t *testing.T) {
 	t.Parallel()
 	clock := clocktesting.NewFakePassiveClock(time.Now())

@@ -26,7 +26,7 @@ var (
 		Name: "admitkit_session_ended_total", Help: "Sessions that have ended with a whole recording, by reason: command, signal, hangup, no-collector or stopped.",
 	}, []string{"reason"})
 	notedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "admitkit_session_noted_total", Help: "Recorders that did not do as they should, by note: silent, gone, overdue, contested or left.",
+		Name: "admitkit_session_noted_total", Help: "Recorders that did not do as they should, by note: silent, gone, overdue, contested, replayed or left.",
 	}, []string{"note"})
 	waiting = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "admitkit_session_waiting", Help: "Sessions that wait for the storage at the moment. Their terminals wait, too, if that takes long.",
@@ -67,7 +67,7 @@ func init() {
 // with its first event, so those that alerts are about begin at zero.
 var beginCounting = sync.OnceFunc(func() {
 	metrics.Registry.MustRegister(storageOpen)
-	for _, note := range []string{collector.Silent, collector.Gone, collector.Overdue, collector.Contested, collector.Left} {
+	for _, note := range []string{collector.Silent, collector.Gone, collector.Overdue, collector.Contested, collector.Replayed, collector.Left} {
 		notedTotal.WithLabelValues(note)
 	}
 	for _, result := range []string{resultNeverBegan, resultUnchecked} {

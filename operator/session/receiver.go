@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/zap"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	authenticationv1client "k8s.io/client-go/kubernetes/typed/authentication/v1"
@@ -32,6 +33,9 @@ const (
 	// https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#bound-service-account-tokens
 	podUID = "authentication.kubernetes.io/pod-uid"
 )
+
+// settle is the default of collectors, but in tests.
+var settle time.Duration
 
 // receiver is the port to which the recorders connect. Every replica has one.
 type receiver struct {
@@ -71,7 +75,7 @@ func newReceiver(s *shared, mgr extension.Manager, storage *lazyStorage, reviews
 	}
 	r.collector = collector.New(collector.Options{
 		Key: s.options.key, Identify: r.identify, NamespaceUID: r.namespaceUID, Storage: storage, Retention: s.options.Retention,
-		Now: s.clock.Now, Noted: r.onNote, Ended: r.onEnd, Limits: s.grants.limits, Over: r.over, Redact: s.options.Redact, Observer: observer{},
+		Now: s.clock.Now, Noted: r.onNote, Ended: r.onEnd, Limits: s.grants.limits, Over: r.over, Runs: r.containerRuns, Settle: settle, Redact: s.options.Redact, Observer: observer{},
 	})
 	if s.grants != nil {
 		s.grants.collector = r.collector
@@ -267,7 +271,29 @@ func (r *receiver) onNote(ticket *protocol.Ticket, note collector.Note) {
 	if err := r.warnOf(ctx, ticket, note.Kind, "SessionNoted", note.Text); err != nil {
 		r.log.Error("there is no Event about a recorder", zap.String("session", ticket.ID), zap.Error(err))
 	}
-	if r.evictions != nil && note.Kind != collector.Contested {
-		r.evictions.add(ticket, note)
+	switch note.Kind {
+	case collector.Contested:
+		if err := r.reportContested(ctx, ticket, &note); err != nil {
+			unreportedTotal.Inc()
+			r.log.Error("it is not on record that a ticket is contested", zap.String("session", ticket.ID), zap.Error(err))
+		}
+	case collector.Replayed:
+	default:
+		if r.evictions != nil {
+			r.evictions.add(ticket, note)
+		}
 	}
+}
+
+// containerRuns reports whether the ephemeral container of a ticket runs.
+func (r *receiver) containerRuns(ctx context.Context, ticket *protocol.Ticket) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	pod, err := r.core.Pods(ticket.Namespace).Get(ctx, ticket.Pod, metav1.GetOptions{})
+	if err != nil {
+		return false, fmt.Errorf("reading Pod %s/%s: %w", ticket.Namespace, ticket.Pod, err)
+	}
+	return slices.ContainsFunc(pod.Status.EphemeralContainerStatuses, func(status corev1.ContainerStatus) bool {
+		return status.Name == ticket.Container && status.State.Running != nil
+	}), nil
 }

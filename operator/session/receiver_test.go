@@ -70,11 +70,14 @@ func (i *installation) token(pod *corev1.Pod, audience string) string {
 // ticketFor has alice run a command, and returns the ticket that the recorder would have.
 func (i *installation) ticketFor(pod string, command ...string) (text string, ticket *protocol.Ticket) {
 	i.t.Helper()
-	answer, ran := i.exec(pod, nil, command...)
-	text, _, ok := protocol.Split(ran)
-	if !ok {
-		i.t.Fatalf("%s: runs %q", answer, ran)
-	}
+	testkit.Succeeds(i.t, time.Minute, "a command is recorded", func(context.Context) error { // a new kind is slow to be served
+		answer, ran := i.exec(pod, nil, command...)
+		var ok bool
+		if text, _, ok = protocol.Split(ran); !ok || strings.Contains(answer.Body, "only allowed when it is recorded") {
+			return fmt.Errorf("%s: runs %q", answer, ran)
+		}
+		return nil
+	})
 	ticket, err := protocol.Parse(text)
 	if err != nil {
 		i.t.Fatal(err)

@@ -3,8 +3,10 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,7 +32,24 @@ func (s *shared) report(ctx context.Context, ticket *protocol.Ticket, seal *coll
 		Frames: int64(seal.Frames), Bytes: seal.Bytes, SHA256: seal.SHA256, //nolint:gosec // frames are numbered one by one
 		ExitCode: int32(seal.End.Code), Reason: truncate.Text(seal.End.Reason, maxText), //nolint:gosec // a byte, or a signal
 		KilledProcesses: int32(seal.End.Killed), LeftProcesses: int32(seal.End.Left), //nolint:gosec // processes of one session
+		Contested: seal.Contested(),
 	})
+}
+
+// reportContested puts on record that two have presented the ticket of a session: as a record of its
+// own, and in the AuditEvent of the exec if that says already where the recording is.
+func (s *shared) reportContested(ctx context.Context, ticket *protocol.Ticket, note *collector.Note) error {
+	pod := podOf(ticket)
+	err := s.mgr.GetRecorder().Record(ctx, extension.Record{
+		ID: ticket.ID + "." + note.Kind, Action: note.Kind, User: authenticationv1.UserInfo{Username: ticket.User}, Object: pod, Pod: pod, Reason: note.Text,
+	})
+	if s.options.AuditObjects {
+		patched := s.patch(ctx, ticket, map[string]any{"contested": true})
+		if !apierrors.IsInvalid(patched) { // else the seal is still to come, and has it
+			err = errors.Join(err, patched)
+		}
+	}
+	return err
 }
 
 // notBegun is the exit code of a recorder whose session may not begin.
@@ -48,7 +67,7 @@ func (s *shared) reportNeverBegan(ctx context.Context, ticket *protocol.Ticket) 
 }
 
 // patch writes the status of an AuditEvent.
-func (s *shared) patch(ctx context.Context, ticket *protocol.Ticket, to v1alpha1.AuditSession) error {
+func (s *shared) patch(ctx context.Context, ticket *protocol.Ticket, to any) error {
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"session": to}})
 	if err != nil {
 		return err
@@ -91,12 +110,16 @@ func (s *shared) warnOf(ctx context.Context, ticket *protocol.Ticket, kind, reas
 	if s.options.Unrecorded != Open {
 		return nil
 	}
-	pod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: ticket.Namespace, Name: ticket.Pod, UID: types.UID(ticket.PodUID)}
-	err := s.warn(ctx, pod, ticket.ID+"."+kind, reason, fmt.Sprintf("Session %s of %s: %s", ticket.ID, ticket.User, text))
+	err := s.warn(ctx, podOf(ticket), ticket.ID+"."+kind, reason, fmt.Sprintf("Session %s of %s: %s", ticket.ID, ticket.User, text))
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
 	return err
+}
+
+// podOf is where a session is.
+func podOf(ticket *protocol.Ticket) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: ticket.Namespace, Name: ticket.Pod, UID: types.UID(ticket.PodUID)}
 }
 
 // maxText is how long the note of an Event, and the reason of an end, may be.

@@ -75,6 +75,7 @@ func (s *shared) sign(ctx context.Context, pod *corev1.Pod, container string, co
 	if err != nil {
 		return nil, "", err
 	}
+	terms.Public = req.SubResource == ephemeral
 	ticket := &protocol.Ticket{
 		ID: protocol.NewID(), Namespace: pod.Namespace, Pod: pod.Name, PodUID: string(pod.UID), Container: container,
 		User: req.User().Username, Command: protocol.Sum(command), Expires: s.clock.Now().Add(life).Unix(), Terms: terms,

@@ -355,6 +355,10 @@ type AuditSession struct {
 	KilledProcesses int32 `json:"killedProcesses,omitempty"`
 	// +optional
 	LeftProcesses int32 `json:"leftProcesses,omitempty"`
+	// Contested says that two have presented the ticket of the session: the recording may not
+	// be what a terminal showed, and is not valid.
+	// +optional
+	Contested bool `json:"contested,omitempty"`
 }
 
 // AuditEvent records one way into a running container that somebody took, or

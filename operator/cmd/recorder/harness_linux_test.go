@@ -58,6 +58,10 @@ func TestMain(m *testing.M) {
 		attack()
 		return
 	}
+	if told, is := os.LookupEnv(asThief); is {
+		steal(told)
+		return
+	}
 	// A shell that starts tests in the background has them ignore what the terminals of the
 	// sessions send. Whoever catches a signal does not hand that on.
 	for _, each := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
@@ -93,7 +97,7 @@ func newPlace(t *testing.T, change ...func(*collector.Options)) *place {
 	}
 	p := &place{t: t, folder: collector.Folder(t.TempDir()), path: path}
 	p.key, _ = theKey()
-	options := collector.Options{Key: theKey, Storage: p.folder, Identify: identify}
+	options := collector.Options{Key: theKey, Storage: p.folder, Identify: identify, Settle: 1}
 	for _, each := range change {
 		each(&options)
 	}

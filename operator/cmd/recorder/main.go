@@ -19,6 +19,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"unsafe"
 
 	"github.com/admitkit/admitkit/manager/buildinfo"
 	"github.com/admitkit/admitkit/operator/internal/session/protocol"
@@ -38,6 +39,14 @@ func main() {
 		within(deniedTime, func() { fmt.Fprintln(os.Stderr, "admitkit:", strings.ReplaceAll(err.Error(), "\n", " ")) }) // nobody may read it
 	}
 	os.Exit(code)
+}
+
+// taken takes an argument off the command line of this process, which every process of the container
+// may read, and returns it.
+func taken(argument string) string {
+	kept := strings.Clone(argument)
+	clear(unsafe.Slice(unsafe.StringData(argument), len(argument))) //nolint:gosec // the memory is the kernel's, and may be written
+	return kept
 }
 
 func run(args []string) (int, error) {
@@ -60,6 +69,7 @@ func run(args []string) (int, error) {
 	if !ok {
 		return exitRefused, errors.New("this program records sessions: it is started by the webhook of operator/session, and by nobody else")
 	}
+	text = taken(text)
 	ticket, err := protocol.Parse(text)
 	if err != nil {
 		return exitRefused, err

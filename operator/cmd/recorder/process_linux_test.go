@@ -69,7 +69,7 @@ func collect(told string) error {
 		return err
 	}
 	server := newServer(collector.New(collector.Options{
-		Key: theKey, Identify: identify, Storage: of.Folder, MaxPodSessions: of.Sessions, MaxUserSessions: of.Sessions,
+		Key: theKey, Identify: identify, Storage: of.Folder, MaxPodSessions: of.Sessions, MaxUserSessions: of.Sessions, Settle: 1,
 	}))
 	defer server.Close()
 	fmt.Println(server.Listener.Addr())

@@ -4,7 +4,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -13,35 +12,40 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 )
 
-// replay presents the ticket of the recorder to its collector, and tokens where they do not
-// belong.
+// replay looks for the ticket of its own recorder, waits for that of another one that starts, and
+// presents it to its collector, with tokens and without.
 func replay(pid int, more []string) error {
-	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil {
-		return err
-	}
-	text := ""
-	for part := range bytes.SplitSeq(line, []byte{0}) {
-		if ticket, ok := strings.CutPrefix(string(part), "--ticket="); ok {
-			text = ticket
-			break
-		}
-	}
-	ticket, err := protocol.Parse(text)
-	if err != nil {
-		return fmt.Errorf("the recorder's command line has no ticket: %w", err)
-	}
+	report("the ticket of its own recorder", func() (string, error) { return ticketOf(strconv.Itoa(pid)) })
 	token, err := os.ReadFile(protocol.TokenFile)
 	if err != nil {
 		return err
 	}
-	report("its ticket, with its token", func() (string, error) { return present(&ticket.Terms, text, string(token)) })
+	fmt.Println("watching")
+	var text string
+	for text == "" {
+		names, err := os.ReadDir("/proc")
+		if err != nil {
+			return err
+		}
+		for _, each := range names {
+			if text, err = ticketOf(each.Name()); err == nil {
+				break
+			}
+		}
+	}
+	ticket, err := protocol.Parse(text)
+	if err != nil {
+		return err
+	}
+	said, err := present(&ticket.Terms, text, string(token))
+	fmt.Printf("of the thief: %s %v\n", said, err)
 	report("its ticket, without a token", func() (string, error) { return present(&ticket.Terms, text, "") })
 	report("its ticket, with a byte more", func() (string, error) { return present(&ticket.Terms, text+"A", string(token)) })
 	for i, other := range more {
@@ -52,6 +56,21 @@ func replay(pid int, more []string) error {
 	}
 	report("the token at the API server", func() (string, error) { return askAPIServer(string(token)) })
 	return nil
+}
+
+// ticketOf returns the ticket on the command line of a recorder.
+func ticketOf(pid string) (string, error) {
+	line, err := os.ReadFile("/proc/" + pid + "/cmdline")
+	if err != nil {
+		return "", err
+	}
+	arguments := strings.Split(string(line), "\x00")
+	if arguments[0] == protocol.Program && len(arguments) > 1 {
+		if text, ok := strings.CutPrefix(arguments[1], "--ticket="); ok && text != "" {
+			return text, nil
+		}
+	}
+	return "", errors.New("its command line has no ticket")
 }
 
 // present asks a collector to take a session, as the recorder does.

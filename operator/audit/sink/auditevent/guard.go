@@ -104,11 +104,16 @@ func (g *eventGuard) validateCount(ctx context.Context, event, old *v1alpha1.Aud
 	return nil
 }
 
-// isSeal reports whether all that changes is that a session has its recording now.
+// isSeal reports whether all that changes is that a session has its recording now, or that the
+// ticket of one that has it is contested.
 func isSeal(event, old *v1alpha1.AuditEvent) bool {
-	before := old.Status
-	before.Session = event.Status.Session
-	return event.Spec.Session != "" && !event.Spec.Folded && old.Status.Session == nil && apiequality.Semantic.DeepEqual(event.Status, before)
+	want := old.Status.DeepCopy()
+	if want.Session == nil {
+		want.Session = event.Status.Session
+	} else {
+		want.Session.Contested = true
+	}
+	return event.Spec.Session != "" && !event.Spec.Folded && apiequality.Semantic.DeepEqual(&event.Status, want)
 }
 
 func (g *eventGuard) validateDeletion(ctx context.Context, event *v1alpha1.AuditEvent, req *extension.Request) error {

@@ -61,6 +61,11 @@ type Options struct {
 	// stored. A secret that arrives in two pieces, as one that is typed, is not found.
 	// Default: nothing is taken out.
 	Redact Redactor
+	// Runs reports whether the container of a public ticket runs. Default: it does.
+	Runs func(context.Context, *protocol.Ticket) (bool, error)
+	// Settle is how long after a ticket was redeemed its recorder may still present it. No
+	// recording is sealed before. Default: as long as the ticket's recorder waits, and 7 s.
+	Settle time.Duration
 	// Silence is how long a recorder may say nothing until it is disconnected, and Stall
 	// until that is noted. A recorder says something every 2 s. Defaults: DefaultSilence,
 	// DefaultStall.
@@ -128,6 +133,8 @@ type Collector struct {
 	mu   sync.Mutex
 	live map[string]*live
 	left map[string]int // sessions whose recorders may come back, and how often they left
+	// ending are the sessions that have ended, and whose recordings are to be sealed.
+	ending map[string]bool
 	// ends has since when sessions should have ended that have not.
 	ends map[string]time.Time
 }
@@ -151,6 +158,9 @@ func New(options Options) *Collector {
 	if options.Over == nil {
 		options.Over = func(context.Context, *protocol.Ticket) (string, error) { return "", nil }
 	}
+	if options.Runs == nil {
+		options.Runs = func(context.Context, *protocol.Ticket) (bool, error) { return true, nil }
+	}
 	if options.Noted == nil {
 		options.Noted = func(*protocol.Ticket, Note) {}
 	}
@@ -170,7 +180,7 @@ func New(options Options) *Collector {
 	if options.Ended == nil {
 		options.Ended = func(*protocol.Ticket, Seal) {}
 	}
-	return &Collector{options: options, memory: newMemory(options.MaxWaiting), overdue: overdueTime, live: map[string]*live{}, left: map[string]int{}, ends: map[string]time.Time{}}
+	return &Collector{options: options, memory: newMemory(options.MaxWaiting), overdue: overdueTime, live: map[string]*live{}, left: map[string]int{}, ending: map[string]bool{}, ends: map[string]time.Time{}}
 }
 
 // refusal is an error with its status.
@@ -194,7 +204,7 @@ func statusOf(err error) int {
 
 // ServeHTTP takes the connection of a recorder.
 func (c *Collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	recording, session, err := c.begin(r)
+	recording, session, err := c.begin(r, c.options.Now())
 	if err != nil {
 		http.Error(w, err.Error(), statusOf(err))
 		return
@@ -216,8 +226,8 @@ func (c *Collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	} else { // a recorder sends some frames at a time, and rarely large ones
 		err = c.receive(session, bufio.NewReaderSize(buffered.Reader, readBuffer), recording)
 	}
-	if err != nil {
-		c.lose(session, recording.number) // or the recorder comes back
+	if err != nil || !recording.sealed {
+		c.lose(session, recording) // or the recorder comes back
 	} else {
 		c.forgetEnd(session)
 	}
@@ -259,7 +269,7 @@ func (c *Collector) welcome(session *live, next uint64) bool {
 const readBuffer = 8 << 10
 
 // begin checks who asks, redeems the ticket, and opens the recording.
-func (c *Collector) begin(r *http.Request) (*recording, *live, error) {
+func (c *Collector) begin(r *http.Request, arrived time.Time) (*recording, *live, error) {
 	if r.Method != http.MethodPost || r.URL.Path != protocol.Path || r.Header.Get("Upgrade") != protocol.Upgrade {
 		return nil, nil, refuse(http.StatusNotFound, "not the protocol %s", protocol.Upgrade)
 	}
@@ -290,27 +300,42 @@ func (c *Collector) begin(r *http.Request) (*recording, *live, error) {
 	if err := c.room(ticket); err != nil { // before anything is read or written
 		return nil, nil, err
 	}
+	if err := c.runs(r.Context(), ticket); err != nil {
+		return nil, nil, err
+	}
 	sum := sha256.Sum256([]byte(secret))
-	by := Redeemed{Ticket: *ticket, Secret: hex.EncodeToString(sum[:])}
+	by := Redeemed{Ticket: *ticket, Secret: hex.EncodeToString(sum[:]), At: arrived.UTC()}
 	if c.options.Now().Unix() < ticket.Expires { // else it was redeemed before, or is not
 		by.NamespaceUID = c.options.NamespaceUID(r.Context(), ticket.Namespace)
 	}
 	return c.claim(&by, key)
 }
 
+// runs refuses a ticket that others know before its container runs.
+func (c *Collector) runs(ctx context.Context, ticket *protocol.Ticket) error {
+	if !ticket.Terms.Public {
+		return nil
+	}
+	runs, err := c.options.Runs(ctx, ticket)
+	if err == nil && !runs {
+		err = refuse(http.StatusServiceUnavailable, "container %s does not run yet", ticket.Container)
+	}
+	return err
+}
+
 // claim redeems a ticket for who has the secret, and opens the recording.
 func (c *Collector) claim(by *Redeemed, key protocol.Key) (opened *recording, session *live, err error) {
 	ticket := &by.Ticket
 	var redeemed *Redeemed
-	var stopped []byte
+	var stopped string
 	var refused *refusal // which is no failure of the storage
 	err = c.measured(func() error {
 		var err error
-		if redeemed, err = redeem(c.options.Storage, by, key, c.options.Now()); err == nil {
-			opened, err = resume(c.options.Storage, ticket.ID, key)
+		if redeemed, err = redeem(c.options.Storage, by, key); err == nil {
+			stopped, err = readStop(c.options.Storage, ticket.ID)
 		}
 		if err == nil {
-			stopped, err = readStop(c.options.Storage, ticket.ID)
+			opened, err = resume(c.options.Storage, ticket.ID, key)
 		}
 		if errors.As(err, &refused) {
 			return nil
@@ -318,14 +343,15 @@ func (c *Collector) claim(by *Redeemed, key protocol.Key) (opened *recording, se
 		return err
 	})
 	switch {
+	case errors.Is(err, errRedeemed):
+		return nil, nil, c.contest(by, redeemed, key)
 	case err != nil:
 		return nil, nil, err
-	case refused == nil:
-		return opened, &live{collector: c, ticket: ticket, key: key, began: redeemed.At, stopped: string(stopped)}, nil
-	case refused.status == http.StatusConflict:
-		c.note(ticket, key, Contested, "somebody else has presented its ticket again")
+	case refused != nil:
+		return nil, nil, refused
 	}
-	return nil, nil, refused
+	opened.settled = c.settled(redeemed)
+	return opened, &live{collector: c, ticket: ticket, key: key, began: redeemed.At, stopped: stopped}, nil
 }
 
 // room returns an error if there is no room for a session that is not connected here.

@@ -2,7 +2,9 @@ package collector
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"syscall"
 	"time"
 
@@ -20,19 +22,36 @@ type disconnect struct {
 	part   int // the last one that it has begun
 	looks  int
 	noted  bool
+	// ended says that the session has ended: its recording is to be sealed, but not before
+	// that time.
+	ended bool
+	due   time.Time
 }
 
-// lose looks for a recorder that has left without an end.
-func (c *Collector) lose(session *live, part int) {
+// lose looks for a recorder that has left without an end, or whose recording could not be sealed
+// yet.
+func (c *Collector) lose(session *live, to *recording) {
+	id := session.ticket.ID
 	c.mu.Lock()
-	c.left[session.ticket.ID]++
+	c.left[id]++
+	if to.ended() {
+		c.ending[id] = true
+	}
 	c.mu.Unlock()
-	c.await(&disconnect{ticket: session.ticket, key: session.key, part: part})
+	c.await(&disconnect{ticket: session.ticket, key: session.key, part: to.number, ended: to.ended(), due: to.settled})
+}
+
+// pause returns the time until the next look.
+func (a *disconnect) pause(stall time.Duration, now time.Time) time.Duration {
+	if early := a.due.Sub(now); a.ended && early > 0 {
+		return early
+	}
+	return goneStalls * stall << min(a.looks, maxLooks)
 }
 
 func (c *Collector) await(a *disconnect) {
-	time.AfterFunc(goneStalls*c.options.Stall<<a.looks, func() {
-		if a.looks++; c.settled(a) || a.looks == maxLooks {
+	time.AfterFunc(a.pause(c.options.Stall, c.options.Now()), func() {
+		if a.looks++; c.done(a) || !a.ended && a.looks == maxLooks {
 			c.forgetLeft(a.ticket.ID)
 			return
 		}
@@ -40,17 +59,21 @@ func (c *Collector) await(a *disconnect) {
 	})
 }
 
-// settled reports whether a recorder has come back, or cannot: its recording is sealed then. One
-// that could come back and does not is noted.
-func (c *Collector) settled(a *disconnect) bool {
+// done reports whether a recorder has come back, or cannot: its recording is sealed then. One that
+// could come back and does not is noted.
+func (c *Collector) done(a *disconnect) bool {
+	ctx, cancel := stored()
+	defer cancel()
+	if a.ended { // which no other connection changes
+		_, err := c.conclude(ctx, a.ticket, a.key, true)
+		return err == nil || errors.Is(err, ErrChanged) || errors.Is(err, fs.ErrNotExist) // which it stays
+	}
 	c.mu.Lock()
 	back := c.live[a.ticket.ID] != nil
 	c.mu.Unlock()
 	if back {
 		return true
 	}
-	ctx, cancel := stored()
-	defer cancel()
 	last, sealed, err := lastPart(ctx, c.options.Storage, a.ticket.ID)
 	switch {
 	case err != nil:
@@ -58,10 +81,11 @@ func (c *Collector) settled(a *disconnect) bool {
 	case sealed, last != a.part:
 		return true // it is with another collector, or deleted
 	}
-	concluded, err := c.conclude(ctx, a.ticket, a.key)
+	concluded, err := c.conclude(ctx, a.ticket, a.key, false)
 	if concluded && err == nil {
 		return true
 	}
+	a.ended = errors.Is(err, errUnsettled)
 	if !concluded && !a.noted {
 		a.noted = true
 		c.note(a.ticket, a.key, Gone, "the recorder left without an end, and has not come back for %s", goneStalls*c.options.Stall)
@@ -69,11 +93,12 @@ func (c *Collector) settled(a *disconnect) bool {
 	return false
 }
 
-// conclude seals a recording whose recorder cannot come back, with what has arrived.
-func (c *Collector) conclude(ctx context.Context, ticket *protocol.Ticket, key protocol.Key) (over bool, err error) {
-	reason, err := c.options.Over(ctx, ticket)
-	if err != nil || reason == "" {
-		return false, err
+// conclude seals a recording whose session has ended, which ended says may be so, or whose recorder
+// cannot come back, with what has arrived. The error is errUnsettled if it is too early for that.
+func (c *Collector) conclude(ctx context.Context, ticket *protocol.Ticket, key protocol.Key, ended bool) (over bool, err error) {
+	reason, why := c.over(ctx, ticket)
+	if !ended && reason == "" {
+		return false, why
 	}
 	r := &recording{storage: c.options.Storage, id: ticket.ID, key: key, chain: newChain(ticket.ID)}
 	switch _, sealed, err := read(ctx, r.storage, r.id, &r.chain, func(*protocol.Frame) error { return nil }); {
@@ -81,15 +106,17 @@ func (c *Collector) conclude(ctx context.Context, ticket *protocol.Ticket, key p
 		return true, fmt.Errorf("%s: %w: %w", r.id, ErrChanged, err)
 	case sealed:
 		return true, nil
-	}
-	if r.end == nil {
+	case r.end == nil && reason == "":
+		return false, why
+	case r.end == nil:
 		r.end = &protocol.End{Code: 128 + int(syscall.SIGKILL), Reason: limited(reason)}
 	}
-	seal, err := r.seal(c.options.Now())
-	if err == nil {
-		c.options.Ended(ticket, seal)
+	redeemed, err := ReadRedeemed(ctx, c.options.Storage, ticket.ID)
+	if err != nil {
+		return true, err
 	}
-	return true, err
+	r.settled = c.settled(redeemed)
+	return true, c.seal(ticket, r)
 }
 
 func (c *Collector) forgetLeft(id string) {
@@ -99,6 +126,7 @@ func (c *Collector) forgetLeft(id string) {
 		return
 	}
 	delete(c.left, id)
+	delete(c.ending, id)
 	if c.live[id] == nil {
 		delete(c.ends, id)
 	}

@@ -68,7 +68,7 @@ func TestASessionThatIsLostWithItsCollectorAndItsPodIsSealed(t *testing.T) {
 	folder := Folder(t.TempDir())
 	var seals []Seal
 	c := New(Options{
-		Storage: folder, Key: func() (protocol.Key, error) { return key, nil }, Ended: func(_ *protocol.Ticket, s Seal) { seals = append(seals, s) },
+		Storage: folder, Settle: 1, Key: func() (protocol.Key, error) { return key, nil }, Ended: func(_ *protocol.Ticket, s Seal) { seals = append(seals, s) },
 		Noted: func(_ *protocol.Ticket, n Note) { t.Errorf("noted is %+v", n) },
 		Over:  func(context.Context, *protocol.Ticket) (string, error) { return "its Pod was deleted", nil },
 	})

@@ -71,7 +71,7 @@ func TestCollectorsSayWhichSessionsAreConnected(t *testing.T) {
 	id := protocol.NewID()
 	alive := func(what string, want bool) {
 		t.Helper()
-		if found, err := Heartbeats(t.Context(), folder, clock); err != nil || len(found) != map[bool]int{true: 1}[want] {
+		if found, _, err := Heartbeats(t.Context(), folder, clock); err != nil || len(found) != map[bool]int{true: 1}[want] {
 			t.Errorf("%s: %v, %v", what, found, err)
 		}
 	}

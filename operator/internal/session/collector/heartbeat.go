@@ -36,6 +36,8 @@ type heartbeat struct {
 	Active map[string]time.Time `json:"active"`
 	// Left are the sessions whose recorders have left without an end, and may come back.
 	Left []string `json:"left,omitempty"`
+	// Ending are those of Left that have ended, and whose recordings are to be sealed.
+	Ending []string `json:"ending,omitempty"`
 }
 
 // sessions returns the IDs of all.
@@ -106,7 +108,7 @@ func (c *Collector) announce(ctx context.Context, next, last string, says *heart
 func (c *Collector) heartbeat() heartbeat {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	says := heartbeat{At: c.options.Now().UTC(), Active: make(map[string]time.Time, len(c.live)), Left: slices.Collect(maps.Keys(c.left))}
+	says := heartbeat{At: c.options.Now().UTC(), Active: make(map[string]time.Time, len(c.live)), Left: slices.Collect(maps.Keys(c.left)), Ending: slices.Collect(maps.Keys(c.ending))}
 	for id, session := range c.live {
 		session.mu.Lock()
 		says.Active[id] = session.active.UTC().Truncate(time.Second)
@@ -157,18 +159,22 @@ func (c *Collector) noteLost(ctx context.Context) error {
 			continue
 		}
 		var failed error
+		keep := false // until the next look
 		for _, id := range says.sessions() {
 			if known[id] || failed != nil {
 				continue
 			}
 			known[id] = true
-			if err := c.lost(ctx, id); errors.Is(err, ErrChanged) { // which it stays
+			switch err := c.lost(ctx, id); {
+			case errors.Is(err, ErrChanged): // which it stays
 				all = append(all, err)
-			} else {
+			case errors.Is(err, errUnsettled):
+				keep = true
+			default:
 				failed = err
 			}
 		}
-		if failed == nil {
+		if failed == nil && !keep {
 			failed = c.options.Storage.Remove(ctx, nameOf(heartbeatFolder, says.name))
 		}
 		all = append(all, failed, says.broken)
@@ -214,7 +220,7 @@ func (c *Collector) lost(ctx context.Context, id string) error {
 	if redeemed.Ticket.ID != id || !key.Signed(func(key []byte) bool { return redeemed.mac(key) == redeemed.MAC }) {
 		return nil
 	}
-	if over, err := c.conclude(ctx, &redeemed.Ticket, key); over || err != nil {
+	if over, err := c.conclude(ctx, &redeemed.Ticket, key, true); over || err != nil {
 		return err
 	}
 	if !noted.After(stored) {
@@ -225,13 +231,14 @@ func (c *Collector) lost(ctx context.Context, id string) error {
 
 // Heartbeats returns the sessions that are connected to any collector that [Collector.Announce]s
 // them in this storage, with the time at which their users did something last; the zero time
-// is not yet. It is seconds old.
-func Heartbeats(ctx context.Context, from Storage, now time.Time) (map[string]time.Time, error) {
+// is not yet. Beside them are those that have ended, and whose recordings are to be sealed. It is
+// seconds old.
+func Heartbeats(ctx context.Context, from Storage, now time.Time) (active map[string]time.Time, ending map[string]bool, err error) {
 	files, err := readHeartbeats(ctx, from)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	active := map[string]time.Time{}
+	active, ending = map[string]time.Time{}, map[string]bool{}
 	for _, says := range files {
 		if now.Sub(says.At) > HeartbeatLife {
 			continue
@@ -241,8 +248,11 @@ func Heartbeats(ctx context.Context, from Storage, now time.Time) (map[string]ti
 				active[id] = at
 			}
 		}
+		for _, id := range says.Ending {
+			ending[id] = true
+		}
 	}
-	return active, nil
+	return active, ending, nil
 }
 
 // heartbeatFile is a file of heartbeatFolder.

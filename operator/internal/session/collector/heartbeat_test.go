@@ -14,7 +14,7 @@ import (
 func begun(t *testing.T, folder Folder, by protocol.Key) string {
 	t.Helper()
 	ticket := ticketOf()
-	if _, err := redeem(folder, &Redeemed{Ticket: *ticket, Secret: "x"}, by, time.Now()); err != nil {
+	if _, err := redeem(folder, &Redeemed{Ticket: *ticket, Secret: "x", At: time.Now()}, by); err != nil {
 		t.Fatal(err)
 	}
 	part, err := folder.Part(t.Context(), ticket.ID, 1)
@@ -95,14 +95,14 @@ func TestACollectorThatEndsSaysWhichSessionsItHad(t *testing.T) {
 	if err != nil || len(files) != 1 || len(files[0].Active) != 2 || !files[0].At.IsZero() {
 		t.Errorf("it leaves %+v, %v", files, err)
 	}
-	if found, err := Heartbeats(t.Context(), folder, time.Now()); err != nil || len(found) != 0 {
+	if found, _, err := Heartbeats(t.Context(), folder, time.Now()); err != nil || len(found) != 0 {
 		t.Errorf("%v are connected, %v", found, err)
 	}
 	// One that says nothing that can be read does not keep others from being found.
 	if err := folder.Create(t.Context(), nameOf(heartbeatFolder, "broken.json"), []byte("{")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Heartbeats(t.Context(), folder, time.Now()); err != nil {
+	if _, _, err := Heartbeats(t.Context(), folder, time.Now()); err != nil {
 		t.Error(err)
 	}
 	if err := os.Chtimes(folder.path(heartbeatFolder, "broken.json"), now, now); err != nil {

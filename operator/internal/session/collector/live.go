@@ -131,7 +131,11 @@ func (l *live) watch(left time.Duration, ends bool) {
 		l.overdue = nil
 	}
 	if ends && !l.released {
+		cut := l.stopped == reasonContested
 		l.overdue = time.AfterFunc(left+within, func() {
+			if cut { // who has taken its place need not listen
+				_ = l.conn.Close()
+			}
 			l.collector.note(l.ticket, l.key, Overdue, "the session had to end %s ago, and goes on", within)
 		})
 	}
@@ -354,18 +358,12 @@ func (c *Collector) store(session *live, to *recording) error {
 		}
 	}
 	if to.ended() {
-		if left := to.end.Left; left > 0 { // before the seal, which has it
+		if left := to.end.Left; left > 0 && !to.sealed { // before the seal, which has it
 			c.note(session.ticket, session.key, Left, "the session has ended, and %d of its processes could not be ended", left)
 		}
-		var seal Seal
-		err := c.measured(func() (err error) {
-			seal, err = to.seal(c.options.Now())
-			return err
-		})
-		if err != nil {
+		if err := c.seal(session.ticket, to); err != nil && !errors.Is(err, errUnsettled) {
 			return err
 		}
-		c.options.Ended(session.ticket, seal)
 	}
 	return session.send(&protocol.Frame{Type: protocol.Ack, Seq: to.next - 1})
 }

@@ -93,7 +93,7 @@ func TestWhatWaitsForASlowStorageIsBounded(t *testing.T) {
 	var running sync.WaitGroup
 	for range sessions {
 		ticket := ticketOf()
-		if _, err := redeem(storage, &Redeemed{Ticket: *ticket, Secret: "secret"}, key, time.Now()); err != nil {
+		if _, err := redeem(storage, &Redeemed{Ticket: *ticket, Secret: "secret", At: time.Now()}, key); err != nil {
 			t.Fatal(err)
 		}
 		to, err := resume(storage, ticket.ID, key)

@@ -20,9 +20,12 @@ const (
 	Gone = "gone"
 	// Overdue is a session that goes on although it had to end.
 	Overdue = "overdue"
-	// Contested is a ticket that somebody else presents again, who has it and the token of the
-	// Pod, but not the recorder's secret.
+	// Contested is a ticket that two present who have the token of the Pod: one of them is the
+	// recorder, and nobody can tell which. Both sessions end, and the recording is not valid.
 	Contested = "contested"
+	// Replayed is a ticket that somebody presents when no recorder does any more. They are
+	// refused, and the session goes on.
+	Replayed = "replayed"
 	// Left is a session that has ended, and of whose processes some go on: they have become
 	// another user's, or kept out of the recorder's sight.
 	Left = "left"
@@ -42,7 +45,7 @@ const (
 	notePrefix = "note-"
 	// maxNotes is how many notes of a session there are at most, and maxKind those of one kind:
 	// whoever causes many of one does not keep others out.
-	maxNotes = 5 * maxKind
+	maxNotes = 6 * maxKind
 	maxKind  = 25
 )
 
@@ -51,24 +54,35 @@ func (n Note) mac(key []byte, id string) string {
 	return macOf(key, "admitkit.dev/session note 1\n"+id+"\n", n)
 }
 
+// isNote reports whether a file is a note of a kind.
+func isNote(entry *Entry, kind string) bool {
+	return strings.HasPrefix(entry.Name, notePrefix+kind+"-")
+}
+
 // note makes a note of a session, and tells the manager.
 func (c *Collector) note(ticket *protocol.Ticket, key protocol.Key, kind, format string, args ...any) {
-	n := Note{Kind: kind, At: c.options.Now().UTC(), Text: fmt.Sprintf(format, args...)}
+	_ = c.keepNote(ticket, key, kind, fmt.Sprintf(format, args...)) // the manager hears of it in any case
+}
+
+// keepNote is note. The error is that the note is not stored.
+func (c *Collector) keepNote(ticket *protocol.Ticket, key protocol.Key, kind, text string) error {
+	n := Note{Kind: kind, At: c.options.Now().UTC(), Text: text}
 	n.MAC = n.mac(key.Current, ticket.ID)
 	ctx, cancel := stored()
 	defer cancel()
 	entries, err := c.options.Storage.List(ctx, ticket.ID)
 	count := 0
 	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name, notePrefix+kind+"-") {
+		if isNote(&entry, kind) {
 			count++
 		}
 	}
 	if err == nil && count < maxKind {
 		name := nameOf(ticket.ID, fmt.Sprintf("%s%s-%d.json", notePrefix, kind, n.At.UnixNano()))
-		_ = createJSON(c.options.Storage, name, n) // the manager hears of it in any case
+		err = createJSON(c.options.Storage, name, n)
 	}
 	c.options.Noted(ticket, n)
+	return err
 }
 
 // readNotes returns the notes of a session that were made with the key.

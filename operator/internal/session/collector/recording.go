@@ -90,18 +90,18 @@ func readFile(ctx context.Context, from Storage, name string) ([]byte, error) {
 	return content, errors.Join(err, file.Close())
 }
 
-// redeem takes a ticket. The first recorder to come has it; the same one may come again.
-func redeem(to Storage, by *Redeemed, key protocol.Key, now time.Time) (*Redeemed, error) {
+// redeem takes a ticket. The first recorder to come has it; the same one may come again. For
+// any other the error is errRedeemed, beside who has it.
+func redeem(to Storage, by *Redeemed, key protocol.Key) (*Redeemed, error) {
 	ctx, cancel := stored()
 	defer cancel()
 	name := nameOf(by.Ticket.ID, sessionFile)
 	content, err := readFile(ctx, to, name)
 	if errors.Is(err, fs.ErrNotExist) {
-		if now.Unix() >= by.Ticket.Expires {
+		if by.At.Unix() >= by.Ticket.Expires {
 			return nil, refuse(http.StatusForbidden, "%v, and was not redeemed in this storage, which all replicas must share", protocol.ErrExpired)
 		}
 		first := *by
-		first.At = now.UTC()
 		first.MAC = first.mac(key.Current)
 		if err := createJSON(to, name, first); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
@@ -116,20 +116,33 @@ func redeem(to Storage, by *Redeemed, key protocol.Key, now time.Time) (*Redeeme
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	if !hmac.Equal([]byte(redeemed.Secret), []byte(by.Secret)) {
-		return nil, refuse(http.StatusConflict, "the ticket was redeemed at %s", redeemed.At.Format(time.RFC3339))
+		return redeemed, errRedeemed
 	}
 	return redeemed, nil
 }
 
-// readStop returns why a session was ended by hand, nothing if it was not.
-func readStop(from Storage, id string) ([]byte, error) {
+// readStop returns why a session was ended by hand, nothing if it was not. One whose ticket is
+// contested does not go on.
+func readStop(from Storage, id string) (reason string, err error) {
 	ctx, cancel := stored()
 	defer cancel()
-	reason, err := readFile(ctx, from, nameOf(id, stopFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+	entries, err := from.List(ctx, id)
+	if err != nil {
+		return "", err
 	}
-	return reason, err
+	for _, entry := range entries {
+		switch {
+		case isNote(&entry, Contested):
+			return "", refuse(http.StatusConflict, "%s", reasonContested)
+		case entry.Name == stopFile:
+			content, err := readFile(ctx, from, nameOf(id, stopFile))
+			if err != nil {
+				return "", err
+			}
+			reason = string(content)
+		}
+	}
+	return reason, nil
 }
 
 // recording is a session whose frames arrive.
@@ -141,6 +154,9 @@ type recording struct {
 	part    Part
 	waiting bytes.Buffer
 	chain
+
+	settled time.Time // from when on it can be sealed
+	sealed  bool
 }
 
 // chain is the state of a recording up to a frame.
@@ -250,23 +266,24 @@ const keptBuffer = 8 << 10
 
 func (r *recording) close() { _ = r.part.Close() }
 
-// seal ends the recording.
-func (r *recording) seal(now time.Time) (Seal, error) {
+// seal ends the recording. It returns nil if another collector has done so meanwhile.
+func (r *recording) seal(now time.Time) (*Seal, error) {
 	ctx, cancel := stored()
 	defer cancel()
 	notes, err := readNotes(ctx, r.storage, r.id, r.key)
 	if err != nil {
-		return Seal{}, err
+		return nil, err
 	}
-	seal := Seal{
+	seal := &Seal{
 		ID: r.id, Frames: r.next - 1, Bytes: r.bytes, SHA256: hex.EncodeToString(r.sum[:]),
 		End: *r.end, Length: r.last, At: now.UTC(), Notes: notes,
 	}
 	seal.MAC = seal.mac(r.key.Current)
 	err = createJSON(r.storage, nameOf(r.id, sealFile), seal)
-	if errors.Is(err, fs.ErrExist) { // by another collector, of the same frames
-		err = nil
+	if errors.Is(err, fs.ErrExist) {
+		seal, err = nil, nil
 	}
+	r.sealed = err == nil
 	return seal, err
 }
 

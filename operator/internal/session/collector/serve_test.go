@@ -3,6 +3,7 @@ package collector
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -35,6 +36,7 @@ func serve(t *testing.T, options Options) (*Collector, string) {
 	if options.Storage == nil {
 		options.Storage = Folder(t.TempDir())
 	}
+	options.Settle = cmp.Or(options.Settle, 1) // at once
 	c := New(options)
 	server := httptest.NewServer(c)
 	t.Cleanup(server.Close)

@@ -7,14 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 )
 
 // The errors of [Verify].
 var (
-	ErrNotSealed = errors.New("the recording is not sealed: the session has not ended, or its recorder was lost")
+	ErrNotSealed = errors.New("the recording is not sealed: the session has not ended, or ended seconds ago, or its recorder was lost")
 	ErrChanged   = errors.New("the recording was changed after it was made")
+	ErrContested = errors.New("the recording is as it was made, but two presented the ticket of the session, and one of them was not its recorder")
 )
 
 // ReadRedeemed returns who runs or ran a session.
@@ -38,8 +40,8 @@ func checkID(id string) error {
 	return nil
 }
 
-// Verify returns the seal of a recording that is as it was made. The error wraps
-// ErrNotSealed or ErrChanged. A recording that was removed as a whole is found only by
+// Verify returns the seal of a recording that is as it was made, and of whose ticket nobody
+// else had the use. The error wraps ErrNotSealed, ErrChanged or ErrContested. A recording that was removed as a whole is found only by
 // those who know of it: compare the AuditEvents.
 func Verify(ctx context.Context, from Storage, id string, key protocol.Key) (*Seal, error) {
 	if err := checkID(id); err != nil {
@@ -66,7 +68,21 @@ func Verify(ctx context.Context, from Storage, id string, key protocol.Key) (*Se
 	if c.next-1 != seal.Frames || hex.EncodeToString(c.sum[:]) != seal.SHA256 {
 		return nil, fmt.Errorf("%s: %w: it has %d frames with the sum %x, and had %d with the sum %s", id, ErrChanged, c.next-1, c.sum, seal.Frames, seal.SHA256)
 	}
+	notes, err := readNotes(ctx, from, id, key) // some are younger than the seal
+	switch {
+	case err != nil:
+		return nil, err
+	case seal.Contested(), areContested(notes):
+		return nil, fmt.Errorf("%s: %w", id, ErrContested)
+	}
 	return seal, nil
+}
+
+// Contested reports whether two had presented the ticket of the session by then.
+func (s *Seal) Contested() bool { return areContested(s.Notes) }
+
+func areContested(notes []Note) bool {
+	return slices.ContainsFunc(notes, func(n Note) bool { return n.Kind == Contested })
 }
 
 // Frames hands over each frame of a recording, in order.

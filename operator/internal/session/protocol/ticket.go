@@ -84,6 +84,9 @@ type Terms struct {
 	// nothing. 0 is for ever. A collector may say something else: see [Limits].
 	Max  int64 `json:"max,omitempty"`
 	Idle int64 `json:"idle,omitempty"`
+	// Public says that the ticket is in the Pod, which many may read, before its container
+	// runs. It can be redeemed from then on.
+	Public bool `json:"public,omitempty"`
 }
 
 // MaxSeconds is the most seconds of a limit in [Terms].

@@ -35,6 +35,8 @@ func (s *Server) end(w http.ResponseWriter, r *http.Request, user *authenticatio
 	switch state, _ := s.index.state(e); state {
 	case Ended:
 		return conflict("it has ended at %s; recordings are deleted by retention only", e.summary.Seal.At.Format(metav1.RFC3339Micro))
+	case Ending:
+		return conflict("it has ended, and its recording is about to be sealed")
 	case Lost:
 		return conflict("its recorder is not connected, so there is nothing to end; recordings are deleted by retention only")
 	}

@@ -56,6 +56,7 @@ type index struct {
 	mu      sync.Mutex
 	entries map[string]*entry
 	alive   map[string]time.Time
+	ending  map[string]bool
 	// unread says what is not in entries, and why.
 	unread        string
 	fresh, looked time.Time
@@ -115,6 +116,8 @@ func (i *index) state(e *entry) (state State, active time.Time) {
 	switch {
 	case e.summary.Seal != nil:
 		return Ended, time.Time{}
+	case i.ending[e.id()]:
+		return Ending, time.Time{}
 	case connected, i.now().Sub(e.began) < collector.HeartbeatLife, i.now().Sub(e.summary.Modified) < collector.HeartbeatLife:
 		return Live, active
 	}
@@ -129,13 +132,13 @@ func (i *index) look(ctx context.Context) error {
 	if looked {
 		return nil
 	}
-	alive, err := collector.Heartbeats(ctx, i.storage, i.now())
+	alive, ending, err := collector.Heartbeats(ctx, i.storage, i.now())
 	if err != nil {
 		return err
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.alive, i.looked = alive, i.now()
+	i.alive, i.ending, i.looked = alive, ending, i.now()
 	return nil
 }
 

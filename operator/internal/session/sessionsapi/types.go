@@ -27,6 +27,9 @@ type State string
 const (
 	// Live is a session whose recorder is connected, or was seconds ago.
 	Live State = "Live"
+	// Ending is a session that has ended, and whose recording is to be sealed: a short one waits
+	// until nobody can contest its ticket any more.
+	Ending State = "Ending"
 	// Ended is a session whose recording is whole and sealed.
 	Ended State = "Ended"
 	// Lost is a session whose recorder left without an end.
