@@ -31,13 +31,13 @@ type release struct {
 }
 
 // The releases are the operator as it ships, with every feature, and a user's own
-// operator with one extension or five, and with a registrar that stays or runs once.
+// operator in one process with one extension or five, and with a registrar that stays or runs once.
 var (
 	shipped  = release{"admitkit", append(append(imageValues(image), "access.enabled=true", "access.namespaces={*}", "audit.objects.enabled=true"), sessionValues()...), prepareSessions}
-	one      = sample("sample-one", 1)
-	five     = sample("sample-five", 5)
-	stays    = sample("sample-stays", 1, "split.enabled=true", "split.registrar=Deployment", "split.reconciler=None")
-	runsOnce = sample("sample-once", 1, "split.enabled=true", "split.registrar=Job", "split.reconciler=None")
+	one      = sample("sample-one", 1, "split.enabled=false")
+	five     = sample("sample-five", 5, "split.enabled=false")
+	stays    = sample("sample-stays", 1, "split.registrar=Deployment", "split.reconciler=None")
+	runsOnce = sample("sample-once", 1, "split.registrar=Job", "split.reconciler=None")
 	releases = []release{shipped, one, five, stays, runsOnce}
 )
 

@@ -363,13 +363,16 @@ func checkRecording(t *testing.T, id string, c *sessionCase, seen outcome) {
 	if sum := sha256.Sum256(seen.stdout); !c.terminal && sums["stdout"] != hex.EncodeToString(sum[:]) {
 		t.Errorf("the recording has %v", sums)
 	}
-	var event v1alpha1.AuditEvent
-	if err := admin.Get(t.Context(), client.ObjectKey{Name: id}, &event); err != nil {
-		t.Fatal(err)
-	}
-	if s := event.Status.Session; s == nil || s.SHA256 != seal.SHA256 || int(s.ExitCode) != seen.code || !slices.Equal(event.Spec.Command, c.command) {
-		t.Errorf("the AuditEvent has %+v of %q", s, event.Spec.Command)
-	}
+	testkit.Succeeds(t, time.Minute, "the AuditEvent says where the recording is", func(ctx context.Context) error { // after the seal
+		var event v1alpha1.AuditEvent
+		if err := admin.Get(ctx, client.ObjectKey{Name: id}, &event); err != nil {
+			return err
+		}
+		if s := event.Status.Session; s == nil || s.SHA256 != seal.SHA256 || int(s.ExitCode) != seen.code || !slices.Equal(event.Spec.Command, c.command) {
+			return fmt.Errorf("it has %+v of %q", s, event.Spec.Command)
+		}
+		return nil
+	})
 }
 
 // compareCopies copies a file into the Pod and back.

@@ -308,7 +308,7 @@ func TestNoProcessMayBindMoreThanTheRolesThatAreNamed(t *testing.T) {
 				}
 				if strings.Contains(right, ": bind ") {
 					binds = append(binds, right)
-					if strings.Contains(values, "split: {enabled: true}") != strings.HasSuffix(account, "-reconciler") {
+					if !strings.Contains(values, "split: {enabled: false}") != strings.HasSuffix(account, "-reconciler") {
 						t.Errorf("%s: %s may %s", name, account, right)
 					}
 				}
@@ -406,14 +406,14 @@ func TestEachProcessOfASplitReleaseLacksTheRightsOfTheOthers(t *testing.T) {
 		"-reconciler": regexp.MustCompile(grants),
 	}
 	for values, places := range map[string]string{
-		`{access: {enabled: true, namespaces: [other, apps]}, split: {enabled: true}}`:                               `^(other|apps): `,
-		`{access: {enabled: true, namespaces: ["*"]}, split: {enabled: true}}`:                                       `^everywhere: `,
-		`{access: {enabled: true}, watchNamespace: apps, split: {enabled: true, registrar: Job}}`:                    `^apps: `,
-		`{access: {enabled: true, namespaces: [other]}, watchNamespace: apps, split: {enabled: true}}`:               `^other: `,
-		`{access: {enabled: true, namespaces: [other]}, watchNamespace: rel-system, split: {enabled: true}}`:         `^other: `,
-		`{access: {enabled: true, namespaces: [other]}, audit: {allNamespaces: true}, split: {enabled: true}}`:       `^other: `,
-		`{access: {enabled: true, namespaces: [other]}, audit: {objects: {enabled: true}}, split: {enabled: true}}`:  `^other: `,
-		`{access: {enabled: true, namespaces: [other]}, audit: {touchedPods: {mark: true}}, split: {enabled: true}}`: `^other: `,
+		`{access: {enabled: true, namespaces: [other, apps]}}`:                               `^(other|apps): `,
+		`{access: {enabled: true, namespaces: ["*"]}}`:                                       `^everywhere: `,
+		`{access: {enabled: true}, watchNamespace: apps, split: {registrar: Job}}`:           `^apps: `,
+		`{access: {enabled: true, namespaces: [other]}, watchNamespace: apps}`:               `^other: `,
+		`{access: {enabled: true, namespaces: [other]}, watchNamespace: rel-system}`:         `^other: `,
+		`{access: {enabled: true, namespaces: [other]}, audit: {allNamespaces: true}}`:       `^other: `,
+		`{access: {enabled: true, namespaces: [other]}, audit: {objects: {enabled: true}}}`:  `^other: `,
+		`{access: {enabled: true, namespaces: [other]}, audit: {touchedPods: {mark: true}}}`: `^other: `,
 	} {
 		all := rightsOf(t, objectsOf(t, render(t, values)))
 		for process, called := range processes {
@@ -572,23 +572,23 @@ func shapeOf(objects []metav1.Object, name string) (s shape, found bool) {
 func TestTheChartsPodsAreThoseOfTheManifests(t *testing.T) {
 	for name, values := range map[string]string{
 		"the default":                  "",
-		"split":                        `{split: {enabled: true}}`,
+		"one process":                  `{split: {enabled: false}}`,
 		"a longer drain":               `{drainPeriodSeconds: 45}`,
 		"other ports":                  `{port: 10443, service: {port: 8443}}`,
 		"without metrics":              `{metrics: {enabled: false}}`,
 		"ports of one's own":           `{healthPort: 8181, metrics: {port: 8180}}`,
-		"three":                        `{split: {enabled: true}, access: {enabled: true, namespaces: [apps]}}`,
-		"three, of one replica":        `{split: {enabled: true}, audit: {objects: {enabled: true}}, replicas: 1}`,
-		"three, of three replicas":     `{split: {enabled: true}, audit: {touchedPods: {evictAfter: 1h}}, replicas: 3}`,
-		"three, without election":      `{split: {enabled: true}, access: {enabled: true, namespaces: [apps]}, leaderElection: false}`,
-		"three, otherwise":             `{split: {enabled: true}, access: {enabled: true, namespaces: ["*"]}, port: 10443, drainPeriodSeconds: 45, metrics: {enabled: false}}`,
+		"three":                        `{access: {enabled: true, namespaces: [apps]}}`,
+		"three, of one replica":        `{audit: {objects: {enabled: true}}, replicas: 1}`,
+		"three, of three replicas":     `{audit: {touchedPods: {evictAfter: 1h}}, replicas: 3}`,
+		"three, without election":      `{access: {enabled: true, namespaces: [apps]}, leaderElection: false}`,
+		"three, otherwise":             `{access: {enabled: true, namespaces: ["*"]}, port: 10443, drainPeriodSeconds: 45, metrics: {enabled: false}}`,
 		"sessions":                     `{replicas: 1, sessions: {enabled: true, namespaces: [apps], port: 9444}}`,
-		"sessions, three":              `{replicas: 1, split: {enabled: true}, audit: {objects: {enabled: true}}, sessions: {enabled: true, namespaces: [apps]}}`,
-		"sessions, read":               `{replicas: 1, split: {enabled: true}, sessions: {enabled: true, namespaces: [apps], api: {enabled: true}}}`,
-		"sessions that end":            `{replicas: 1, split: {enabled: true}, access: {enabled: true, namespaces: [apps]}, sessions: {enabled: true, selector: "a=b", evict: true}}`,
-		"sessions in a bucket":         `{split: {enabled: true}, audit: {objects: {enabled: true}}, sessions: {enabled: true, namespaces: [apps], s3: {endpoint: "s3.example.com:9000", bucket: bbb, prefix: a/, secret: s3}}}`,
-		"a namespace, and three":       `{split: {enabled: true}, access: {enabled: true}, watchNamespace: apps}`,
-		"two, and the registrar a Job": `{split: {enabled: true, registrar: Job}, access: {enabled: true, namespaces: [apps]}}`,
+		"sessions, three":              `{replicas: 1, audit: {objects: {enabled: true}}, sessions: {enabled: true, namespaces: [apps]}}`,
+		"sessions, read":               `{replicas: 1, sessions: {enabled: true, namespaces: [apps], api: {enabled: true}}}`,
+		"sessions that end":            `{replicas: 1, access: {enabled: true, namespaces: [apps]}, sessions: {enabled: true, selector: "a=b", evict: true}}`,
+		"sessions in a bucket":         `{audit: {objects: {enabled: true}}, sessions: {enabled: true, namespaces: [apps], s3: {endpoint: "s3.example.com:9000", bucket: bbb, prefix: a/, secret: s3}}}`,
+		"a namespace, and three":       `{access: {enabled: true}, watchNamespace: apps}`,
+		"two, and the registrar a Job": `{split: {registrar: Job}, access: {enabled: true, namespaces: [apps]}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := objectsOf(t, render(t, values))

@@ -262,7 +262,7 @@ func TestTheAnnotationsOfTheValuesReachTheWebhookConfigurations(t *testing.T) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: releaseNamespace}}
 	testkit.Create(t, admin, namespace)
 	want := map[string]string{"admissions.enforcer/disabled": "true", "example.com/list": "a, b", "example.com/pairs": "a=b, c=d", "example.com/none": ""}
-	text, err := json.Marshal(map[string]any{"webhookAnnotations": want, "audit": map[string]any{"nodeProxy": false}})
+	text, err := json.Marshal(map[string]any{"webhookAnnotations": want, "audit": map[string]any{"nodeProxy": false}, "split": map[string]any{"enabled": false}})
 	if err != nil {
 		t.Fatal(err)
 	}

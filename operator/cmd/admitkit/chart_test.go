@@ -54,33 +54,32 @@ audit:
   file: {enabled: true}
   cloudEvents: {url: "https://siem.example.com", tokenSecret: {name: siem}, queue: {enabled: true}}
   otlp: {endpoint: "https://collector:4318", tokenSecret: {name: siem}, queue: {enabled: true}}
-split: {enabled: true}
 tracing: {endpoint: "https://collector:4318", tokenSecret: {name: siem}, caSecret: {name: ca}, tlsSecret: {name: otlp}}
 `,
-	"access only":              `{audit: {enabled: false}, access: {enabled: true, namespaces: [apps]}}`,
-	"access only, split":       `{audit: {enabled: false}, access: {enabled: true, namespaces: [apps]}, split: {enabled: true}}`,
-	"both":                     `{access: {enabled: true, namespaces: [other, apps], checks: {secretName: checks}}}`,
-	"both, everywhere":         `{access: {enabled: true, namespaces: ["*"]}}`,
-	"both, split":              `{access: {enabled: true, namespaces: [other, apps], checks: {secretName: checks}, notify: {url: "https://chat.example.com", tokenSecret: {name: chat}, caSecret: {name: ca}, tlsSecret: {name: chat-tls}, queue: {enabled: true}}}, split: {enabled: true}}`,
-	"bindings":                 `{binding: {roles: [apps/deployer, other/teller], clusterRoles: [view, edit], namespaces: [apps], clusterWide: [node-reader]}}`,
-	"bindings, split":          `{audit: {enabled: false}, binding: {roles: [apps/deployer], clusterRoles: [view], namespaces: [apps, default], clusterWide: [node-reader]}, split: {enabled: true}}`,
-	"bindings and access":      `{access: {enabled: true, namespaces: [apps]}, binding: {roles: [apps/deployer]}, split: {enabled: true}}`,
-	"both, split, everywhere":  `{access: {enabled: true, namespaces: ["*"]}, split: {enabled: true}}`,
-	"sessions":                 `{replicas: 1, audit: {enabled: false}, sessions: {enabled: true, namespaces: [apps, other], evict: true}}`,
-	"sessions, of a label":     `{replicas: 1, audit: {objects: {enabled: true}}, sessions: {enabled: true, selector: "a=b,c", unrecorded: Open, policy: Open, wait: 1m, input: true, max: 8h, idle: 15m, retention: 48h}}`,
-	"sessions, in a bucket":    `{sessions: {enabled: true, namespaces: [apps], s3: {endpoint: "s3.example.com:9000", insecure: true, bucket: bbb, region: eu-1, prefix: a/, secret: s}}, split: {enabled: true}}`,
-	"sessions, read":           `{replicas: 1, sessions: {enabled: true, namespaces: [apps, kube-system], api: {enabled: true}}}`,
-	"sessions, read, split":    `{replicas: 1, watchNamespace: apps, sessions: {enabled: true, api: {enabled: true}}, split: {enabled: true}}`,
-	"sessions, split":          `{watchNamespace: apps, audit: {objects: {enabled: true}}, sessions: {enabled: true, volume: {persistentVolumeClaim: {claimName: s}}}, split: {enabled: true}}`,
-	"roles":                    `{access: {enabled: true, namespaces: [other, apps], roles: [apps/deployer, other/reader, apps/reader], clusterRoles: [view, "system:monitor"]}, split: {enabled: true}}`,
-	"roles, everywhere":        `{access: {enabled: true, namespaces: ["*"], roles: [apps/deployer], clusterRoles: [view]}}`,
-	"roles of a namespace":     `{watchNamespace: apps, access: {enabled: true, roles: [apps/deployer], clusterRoles: [view]}}`,
-	"egress, split":            `{access: {enabled: true, namespaces: [other, default], egress: {networkPolicy: auto, cilium: true, podCIDRs: [10.244.0.0/16, "fd00::/48"], serviceCIDRs: [10.96.0.0/12]}}, split: {enabled: true}}`,
-	"egress, everywhere":       `{access: {enabled: true, namespaces: ["*"], egress: {networkPolicy: "on", cilium: true}}}`,
-	"egress, off":              `{access: {enabled: true, namespaces: [apps], egress: {networkPolicy: "off"}}}`,
-	"both, and a Job":          `{access: {enabled: true, namespaces: [apps]}, split: {enabled: true, registrar: Job}}`,
-	"both, split, not elected": `{access: {enabled: true, namespaces: [apps]}, split: {enabled: true}, leaderElection: false}`,
-	"objects":                  `{audit: {objects: {enabled: true}, event: {enabled: false}}, crds: {keep: false}}`,
+	"access only":              `{audit: {enabled: false}, access: {enabled: true, namespaces: [apps]}, split: {enabled: false}}`,
+	"access only, split":       `{audit: {enabled: false}, access: {enabled: true, namespaces: [apps]}}`,
+	"both":                     `{access: {enabled: true, namespaces: [other, apps], checks: {secretName: checks}}, split: {enabled: false}}`,
+	"both, everywhere":         `{access: {enabled: true, namespaces: ["*"]}, split: {enabled: false}}`,
+	"both, split":              `{access: {enabled: true, namespaces: [other, apps], checks: {secretName: checks}, notify: {url: "https://chat.example.com", tokenSecret: {name: chat}, caSecret: {name: ca}, tlsSecret: {name: chat-tls}, queue: {enabled: true}}}}`,
+	"bindings":                 `{binding: {roles: [apps/deployer, other/teller], clusterRoles: [view, edit], namespaces: [apps], clusterWide: [node-reader]}, split: {enabled: false}}`,
+	"bindings, split":          `{audit: {enabled: false}, binding: {roles: [apps/deployer], clusterRoles: [view], namespaces: [apps, default], clusterWide: [node-reader]}}`,
+	"bindings and access":      `{access: {enabled: true, namespaces: [apps]}, binding: {roles: [apps/deployer]}}`,
+	"both, split, everywhere":  `{access: {enabled: true, namespaces: ["*"]}}`,
+	"sessions":                 `{replicas: 1, audit: {enabled: false}, sessions: {enabled: true, namespaces: [apps, other], evict: true}, split: {enabled: false}}`,
+	"sessions, of a label":     `{replicas: 1, audit: {objects: {enabled: true}}, sessions: {enabled: true, selector: "a=b,c", unrecorded: Open, policy: Open, wait: 1m, input: true, max: 8h, idle: 15m, retention: 48h}, split: {enabled: false}}`,
+	"sessions, in a bucket":    `{sessions: {enabled: true, namespaces: [apps], s3: {endpoint: "s3.example.com:9000", insecure: true, bucket: bbb, region: eu-1, prefix: a/, secret: s}}}`,
+	"sessions, read":           `{replicas: 1, sessions: {enabled: true, namespaces: [apps, kube-system], api: {enabled: true}}, split: {enabled: false}}`,
+	"sessions, read, split":    `{replicas: 1, watchNamespace: apps, sessions: {enabled: true, api: {enabled: true}}}`,
+	"sessions, split":          `{watchNamespace: apps, audit: {objects: {enabled: true}}, sessions: {enabled: true, volume: {persistentVolumeClaim: {claimName: s}}}}`,
+	"roles":                    `{access: {enabled: true, namespaces: [other, apps], roles: [apps/deployer, other/reader, apps/reader], clusterRoles: [view, "system:monitor"]}}`,
+	"roles, everywhere":        `{access: {enabled: true, namespaces: ["*"], roles: [apps/deployer], clusterRoles: [view]}, split: {enabled: false}}`,
+	"roles of a namespace":     `{watchNamespace: apps, access: {enabled: true, roles: [apps/deployer], clusterRoles: [view]}, split: {enabled: false}}`,
+	"egress, split":            `{access: {enabled: true, namespaces: [other, default], egress: {networkPolicy: auto, cilium: true, podCIDRs: [10.244.0.0/16, "fd00::/48"], serviceCIDRs: [10.96.0.0/12]}}}`,
+	"egress, everywhere":       `{access: {enabled: true, namespaces: ["*"], egress: {networkPolicy: "on", cilium: true}}, split: {enabled: false}}`,
+	"egress, off":              `{access: {enabled: true, namespaces: [apps], egress: {networkPolicy: "off"}}, split: {enabled: false}}`,
+	"both, and a Job":          `{access: {enabled: true, namespaces: [apps]}, split: {registrar: Job}}`,
+	"both, split, not elected": `{access: {enabled: true, namespaces: [apps]}, leaderElection: false}`,
+	"objects":                  `{audit: {objects: {enabled: true}, event: {enabled: false}}, crds: {keep: false}, split: {enabled: false}}`,
 	"enforcement": `
 access: {enabled: true, namespaces: ["*"]}
 audit: {enforcement: {enabled: true, exemptUsers: ["Doe, Jane"], exemptGroups: [sre, oncall], commands: ["tar cf - ..."], forbidTTY: true}}
@@ -88,16 +87,15 @@ audit: {enforcement: {enabled: true, exemptUsers: ["Doe, Jane"], exemptGroups: [
 	"TLS of its own": `
 tolerateSelectorTerms: [control-plane=true, kubernetes.azure.com/managedby=aks]
 tls: {minVersion: "1.2", cipherSuites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256], clientCA: {configMap: clients, names: ["Doe, Jane", kube-apiserver]}}
-split: {enabled: true}
 `,
 	"hooks, and everything audited": `
 hooks: {enabled: true, kinds: [configmaps, deployments.apps], namespaces: [apps, other], workers: 9}
 networkPolicy: {enabled: true}
 metrics: {serviceMonitor: {enabled: true}, podMonitor: {enabled: true}, prometheusRule: {enabled: true}}
 `,
-	"hooks, split": `{hooks: {enabled: true}, access: {enabled: true, namespaces: [apps]}, split: {enabled: true}, crds: {keep: false}}`,
-	"marks":        `{audit: {touchedPods: {mark: true}}}`,
-	"evictions":    `{audit: {touchedPods: {evictAfter: 1h, maxEvictAfter: 4h}}, leaderElection: false}`,
+	"hooks, split": `{hooks: {enabled: true}, access: {enabled: true, namespaces: [apps]}, crds: {keep: false}}`,
+	"marks":        `{audit: {touchedPods: {mark: true}}, split: {enabled: false}}`,
+	"evictions":    `{audit: {touchedPods: {evictAfter: 1h, maxEvictAfter: 4h}}, leaderElection: false, split: {enabled: false}}`,
 	"a namespace": `
 watchNamespace: apps
 access: {enabled: true}
@@ -106,42 +104,35 @@ audit: {objects: {enabled: true}, touchedPods: {evictAfter: 1h}, enforcement: {e
 	"a namespace, split": `
 watchNamespace: apps
 access: {enabled: true}
-split: {enabled: true}
 audit: {objects: {enabled: true}, touchedPods: {evictAfter: 1h}, enforcement: {enabled: true, namespaces: [apps]}}
 `,
 	"a namespace, and access in others": `
 watchNamespace: apps
 access: {enabled: true, namespaces: [default, other]}
-split: {enabled: true}
 audit: {touchedPods: {evictAfter: 1h}, enforcement: {enabled: true}}
 `,
 	"a namespace, and access in it and another": `
 watchNamespace: apps
 access: {enabled: true, namespaces: [other, apps]}
-split: {enabled: true}
 audit: {touchedPods: {evictAfter: 1h}}
 rbac: {extraRules: [{apiGroups: [""], resources: [configmaps], verbs: [get]}]}
 `,
 	"a namespace, and access everywhere": `
 watchNamespace: apps
 access: {enabled: true, namespaces: ["*"]}
-split: {enabled: true}
 `,
 	"a namespace, audited everywhere, and split": `
 watchNamespace: apps
-split: {enabled: true}
 audit: {allNamespaces: true}
 `,
 	"monitors, and split": `
 access: {enabled: true, namespaces: [apps]}
-split: {enabled: true}
 metrics: {serviceMonitor: {enabled: true}, podMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboards: {enabled: true}, secure: true, authorization: {credentials: {name: t, key: k}}}
 `,
 	"the nodes' network": `
 hostNetwork: true
 port: 30443
 healthPort: 30081
-split: {enabled: true}
 access: {enabled: true, namespaces: [apps]}
 metrics: {port: 30080, serviceMonitor: {enabled: true}, podMonitor: {enabled: true}}
 `,
@@ -532,7 +523,7 @@ func TestTheChartTakesWhatOnlyLooksLikeAClashOfValues(t *testing.T) {
 		`{port: 8080, metrics: {enabled: false}}`,
 		`{port: 8081, healthPort: 8080, metrics: {port: 9443}}`,
 		`{port: 10250}`,
-		`{serviceAccount: {name: a, registrarName: a}}`, // it is not split
+		`{serviceAccount: {name: a, registrarName: a}, split: {enabled: false}}`,
 		`{audit: {touchedPods: {evictAfter: 90m, maxEvictAfter: 1h30m}}}`,
 		`{audit: {touchedPods: {evictAfter: 48h}}}`, // the maximum is then no less by default
 		`{audit: {touchedPods: {mark: true, maxEvictAfter: 1h}}}`,
@@ -586,12 +577,12 @@ rbac:
   extraClusterRules: [{apiGroups: [""], resources: [nodes], verbs: [get]}]
 `
 	for values, want := range map[string][]string{
-		"": {"start as rel-admitkit"},
-		"split: {enabled: true}": {
+		"split: {enabled: false}": {"start as rel-admitkit"},
+		"": {
 			"serve --reconciler-user=system:serviceaccount:rel-system:rel-admitkit-reconciler as rel-admitkit",
 			"register --stay as rel-admitkit-registrar", "reconcile --reconciler-user=system:serviceaccount:rel-system:rel-admitkit-reconciler as rel-admitkit-reconciler",
 		},
-		"split: {enabled: true, reconciler: None}": {"serve as rel-admitkit", "register --stay as rel-admitkit-registrar"},
+		"split: {reconciler: None}": {"serve as rel-admitkit", "register --stay as rel-admitkit-registrar"},
 	} {
 		t.Run(values, func(t *testing.T) {
 			objects := objectsOf(t, render(t, program+values))
@@ -838,11 +829,11 @@ func TestTheNotesSayWhatToDoAboutAccess(t *testing.T) {
 	t.Parallel()
 	for values, want := range map[string][]string{
 		"": nil,
-		"access: {enabled: true, namespaces: [other, apps]}": {"rollout status deployment rel-admitkit ", "set split.enabled"},
-		`{access: {enabled: true, namespaces: ["*"]}, split: {enabled: true}}`: {
+		"{access: {enabled: true, namespaces: [other, apps]}, split: {enabled: false}}": {"rollout status deployment rel-admitkit ", "set split.enabled"},
+		`{access: {enabled: true, namespaces: ["*"]}}`: {
 			"rollout status deployment rel-admitkit rel-admitkit-registrar rel-admitkit-reconciler", "can take over the cluster. Name the namespaces",
 		},
-		"{watchNamespace: apps, access: {enabled: true}, split: {enabled: true}}": nil,
+		"{watchNamespace: apps, access: {enabled: true}}": nil,
 	} {
 		notes := notesOf(t, values)
 		for _, text := range want {

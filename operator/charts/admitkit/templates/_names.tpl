@@ -88,7 +88,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- define "admitkit.accountName" -}}
 {{- $own := .root.Values.serviceAccount -}}
 {{- $name := include "admitkit.fullname" .root -}}
-{{- if and (eq .component "registrar") .root.Values.split.enabled -}}
+{{- if and (eq .component "registrar") (include "admitkit.isSplit" .root) -}}
 {{- $own.registrarName | default (printf "%s-registrar" $name) -}}
 {{- else if and (eq .component "reconciler") (include "admitkit.reconcilesApart" .root) -}}
 {{- $own.reconcilerName | default (printf "%s-reconciler" $name) -}}
@@ -104,14 +104,19 @@ app.kubernetes.io/component: {{ .component }}
 system:serviceaccount:{{ .Release.Namespace }}:{{ include "admitkit.accountName" (dict "root" . "component" "reconciler") }}
 {{- end -}}
 
+{{/* What registers is a process of its own. Without webhooks there is none. */}}
+{{- define "admitkit.isSplit" -}}
+{{- if and .Values.split.enabled (include "admitkit.operates" .) }}yes{{ end -}}
+{{- end -}}
+
 {{/* The registrar is a Deployment of its own. */}}
 {{- define "admitkit.registrarStays" -}}
-{{- if and .Values.split.enabled (eq .Values.split.registrar "Deployment") }}yes{{ end -}}
+{{- if and (include "admitkit.isSplit" .) (eq .Values.split.registrar "Deployment") }}yes{{ end -}}
 {{- end -}}
 
 {{/* The registrar is a Job. */}}
 {{- define "admitkit.registrarIsJob" -}}
-{{- if and .Values.split.enabled (eq .Values.split.registrar "Job") }}yes{{ end -}}
+{{- if and (include "admitkit.isSplit" .) (eq .Values.split.registrar "Job") }}yes{{ end -}}
 {{- end -}}
 
 {{/* The extensions have reconcilers; of a program of your own we do not know. */}}
@@ -131,7 +136,7 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "admitkit.accountName"
 
 {{/* What reconciles is a Deployment of its own. */}}
 {{- define "admitkit.reconcilesApart" -}}
-{{- if and .Values.split.enabled (include "admitkit.reconciles" .) }}yes{{ end -}}
+{{- if and (include "admitkit.isSplit" .) (include "admitkit.reconciles" .) }}yes{{ end -}}
 {{- end -}}
 
 {{/* The names of the Deployments. */}}

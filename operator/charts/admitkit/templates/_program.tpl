@@ -487,7 +487,7 @@ ADMITKIT_{{ . | upper | replace "-" "_" }}
 {{- end -}}
 {{- end -}}
 {{- if and $values.hooks.enabled (not (include "admitkit.operates" .)) -}}
-{{- range $name, $set := dict "split.enabled" $values.split.enabled "watchNamespace" $values.watchNamespace "podSelector" $values.podSelector "ignoreUntilProbed" $values.ignoreUntilProbed "hostNetwork" $values.hostNetwork "webhookAnnotations" $values.webhookAnnotations "tolerateSelectorTerms" $values.tolerateSelectorTerms "rbac.extraRules" $values.rbac.extraRules "rbac.extraClusterRules" $values.rbac.extraClusterRules "extraArgs" $values.extraArgs "extraEnv" $values.extraEnv "extraVolumes" $values.extraVolumes "extraVolumeMounts" $values.extraVolumeMounts "tracing.endpoint" $values.tracing.endpoint "networkPolicy.apiServers" $values.networkPolicy.apiServers "tls.clientCA.configMap" $values.tls.clientCA.configMap -}}
+{{- range $name, $set := dict "watchNamespace" $values.watchNamespace "podSelector" $values.podSelector "ignoreUntilProbed" $values.ignoreUntilProbed "hostNetwork" $values.hostNetwork "webhookAnnotations" $values.webhookAnnotations "tolerateSelectorTerms" $values.tolerateSelectorTerms "rbac.extraRules" $values.rbac.extraRules "rbac.extraClusterRules" $values.rbac.extraClusterRules "extraArgs" $values.extraArgs "extraEnv" $values.extraEnv "extraVolumes" $values.extraVolumes "extraVolumeMounts" $values.extraVolumeMounts "tracing.endpoint" $values.tracing.endpoint "networkPolicy.apiServers" $values.networkPolicy.apiServers "tls.clientCA.configMap" $values.tls.clientCA.configMap -}}
 {{- if $set -}}
 {{- fail (printf "%s: has no effect, because audit.enabled and access.enabled are false and hooks have no webhooks" $name) -}}
 {{- end -}}
@@ -524,7 +524,7 @@ ADMITKIT_{{ . | upper | replace "-" "_" }}
 {{- $names = append $names (include "admitkit.accountName" (dict "root" . "component" "hooks")) -}}
 {{- $required = append $required "hooksName" -}}
 {{- end -}}
-{{- if .Values.split.enabled -}}
+{{- if include "admitkit.isSplit" . -}}
 {{- $names = append $names (include "admitkit.accountName" (dict "root" . "component" "registrar")) -}}
 {{- $required = append $required "registrarName" -}}
 {{- end -}}
