@@ -218,6 +218,7 @@ func (c *Collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() { _ = conn.Close() }()
 	session.conn = conn
 	if !c.welcome(session, recording.next) {
+		c.lose(session, recording)
 		return
 	}
 	defer session.release()
@@ -348,6 +349,9 @@ func (c *Collector) claim(by *Redeemed, key protocol.Key) (opened *recording, se
 	case err != nil:
 		return nil, nil, err
 	case refused != nil:
+		if redeemed != nil && refused.reason == reasonContested { // perhaps before it was opened
+			c.search(&disconnect{ticket: ticket, key: key, ended: true, due: c.settled(redeemed)})
+		}
 		return nil, nil, refused
 	}
 	opened.settled = c.settled(redeemed)

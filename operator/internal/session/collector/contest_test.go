@@ -1,11 +1,15 @@
 package collector
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -83,12 +87,23 @@ func (k *contest) seals(ticket *protocol.Ticket) error {
 // isInvalid fails the test unless the recording is sealed and contested.
 func (k *contest) isInvalid(ticket *protocol.Ticket) {
 	k.t.Helper()
-	if seal := <-k.ended; !seal.Contested() {
+	if seal := k.sealed(); !seal.Contested() {
 		k.t.Errorf("the seal is %+v", seal)
 	}
 	if _, err := Verify(k.t.Context(), k.folder, ticket.ID, key); !errors.Is(err, ErrContested) {
 		k.t.Errorf("the recording: %v", err)
 	}
+}
+
+// sealed waits for a seal.
+func (k *contest) sealed() (seal Seal) {
+	k.t.Helper()
+	select {
+	case seal = <-k.ended:
+	case <-time.After(time.Minute):
+		k.t.Fatal("nothing is sealed")
+	}
+	return seal
 }
 
 // refused connects as another recorder, which is refused.
@@ -138,6 +153,23 @@ func TestATicketThatTwoPresent(t *testing.T) {
 			k.refused(1, ticket, 't', http.StatusConflict, "cannot be told")
 			recorder.stops(t)
 		},
+		"seals what nobody has opened": func(t *testing.T, k *contest, ticket *protocol.Ticket) {
+			// Between the two steps of a claim another one comes, at another collector.
+			by := &Redeemed{Ticket: *ticket, Secret: hex.EncodeToString(sumOf('r')), At: k.here.options.Now()}
+			if _, err := redeem(k.folder, by, key); err != nil {
+				t.Fatal(err)
+			}
+			k.refused(1, ticket, 't', http.StatusConflict, "cannot be told")
+			k.refused(0, ticket, 'r', http.StatusConflict, "cannot be told")
+			if says := k.here.heartbeat(); !slices.Contains(says.Ending, ticket.ID) {
+				t.Errorf("it says %+v", says)
+			}
+			k.pass(time.Hour)
+			if err := k.seals(ticket); err != nil {
+				t.Error(err)
+			}
+			k.isInvalid(ticket)
+		},
 		"is on record once, however often it is presented": func(t *testing.T, k *contest, ticket *protocol.Ticket) {
 			connect(t, k.address[0], ticket, 'r')
 			for _, thief := range []byte("stuv") {
@@ -155,7 +187,7 @@ func TestATicketThatTwoPresent(t *testing.T) {
 			k.refused(1, ticket, 't', http.StatusConflict, "the ticket was redeemed at")
 			k.notes.is(t, Replayed)
 			recorder.ends(t)
-			if seal := <-k.ended; seal.Contested() || seal.End.Code != 3 {
+			if seal := k.sealed(); seal.Contested() || seal.End.Code != 3 {
 				t.Errorf("the seal is %+v", seal)
 			}
 			if _, err := Verify(t.Context(), k.folder, ticket.ID, key); err != nil {
@@ -168,6 +200,12 @@ func TestATicketThatTwoPresent(t *testing.T) {
 			test(t, newContest(t), ticketOf(closed))
 		})
 	}
+}
+
+// sumOf returns the sum of the secret of a peer.
+func sumOf(secret byte) []byte {
+	sum := sha256.Sum256(bytes.Repeat([]byte{secret}, 32))
+	return sum[:]
 }
 
 // stops reads up to the frame that ends the session because of a contest.
@@ -192,7 +230,7 @@ func TestAnOpenTicketIsContestedAtAnyTime(t *testing.T) {
 	thief.begins(t)
 	k.pass(2 * time.Hour)
 	thief.ends(t)
-	if seal := <-k.ended; seal.Contested() {
+	if seal := k.sealed(); seal.Contested() {
 		t.Errorf("the seal is %+v", seal)
 	}
 	k.refused(1, ticket, 'r', http.StatusConflict, "cannot be told")
@@ -213,7 +251,7 @@ func TestAThiefWhoDoesNotEndIsCutOff(t *testing.T) {
 	if _, err := io.Copy(io.Discard, thief); err != nil {
 		t.Error(err)
 	}
-	if seal := <-k.ended; !seal.Contested() || seal.End.Code != 137 || seal.End.Reason != reasonContested {
+	if seal := k.sealed(); !seal.Contested() || seal.End.Code != 137 || seal.End.Reason != reasonContested {
 		t.Errorf("the seal is %+v", seal)
 	}
 }

@@ -31,14 +31,17 @@ type disconnect struct {
 // lose looks for a recorder that has left without an end, or whose recording could not be sealed
 // yet.
 func (c *Collector) lose(session *live, to *recording) {
-	id := session.ticket.ID
+	c.search(&disconnect{ticket: session.ticket, key: session.key, part: to.number, ended: to.ended(), due: to.settled})
+}
+
+func (c *Collector) search(a *disconnect) {
 	c.mu.Lock()
-	c.left[id]++
-	if to.ended() {
-		c.ending[id] = true
+	c.left[a.ticket.ID]++
+	if a.ended {
+		c.ending[a.ticket.ID] = true
 	}
 	c.mu.Unlock()
-	c.await(&disconnect{ticket: session.ticket, key: session.key, part: to.number, ended: to.ended(), due: to.settled})
+	c.await(a)
 }
 
 // pause returns the time until the next look.
