@@ -26,7 +26,7 @@ type program struct {
 }
 
 func newProgram() *program {
-	p := &program{options: hook.Options{Compiler: compile}}
+	p := &program{options: hook.Options{Compiler: compiler(rego.NewPool(0))}}
 	p.cmd = command.New("hooks", p.addTo)
 	p.cmd.Short = "hooks runs controllers that are made of hooks"
 	p.cmd.Long = `hooks runs CompositeControllers and DecoratorControllers, in the protocol of Metacontroller,
@@ -54,15 +54,17 @@ an option or a manifest is wrong, or something is missing.`
 
 func (p *program) addTo(mgr *manager.Manager) error { return mgr.AddExtension(hook.New(p.options)) }
 
-// compile makes a policy a hook. Its clock is that of the machine.
-func compile(_ context.Context, p protocol.Policy) (protocol.Hook, error) {
-	policy, err := rego.Compile(rego.Source{
-		Modules: []rego.Module{{Name: p.Name, Text: p.Source}}, Query: p.Query, Version: p.Version,
-	}, rego.Options{})
-	if err != nil {
-		return nil, err
+// compiler makes a policy a hook that the pool evaluates. Its clock is that of the machine.
+func compiler(pool *rego.Pool) protocol.Compiler {
+	return func(_ context.Context, p protocol.Policy) (protocol.Hook, error) {
+		policy, err := pool.Compile(rego.Source{
+			Modules: []rego.Module{{Name: p.Name, Text: p.Source}}, Query: p.Query, Version: p.Version,
+		}, rego.Options{})
+		if err != nil {
+			return nil, err
+		}
+		return protocol.HookFunc(func(ctx context.Context, req protocol.Request) ([]byte, error) {
+			return policy.Evaluate(ctx, req.Body, now())
+		}), nil
 	}
-	return protocol.HookFunc(func(ctx context.Context, req protocol.Request) ([]byte, error) {
-		return policy.Evaluate(ctx, req.Body, now())
-	}), nil
 }

@@ -88,6 +88,11 @@ type Policy struct {
 	query    string
 	options  Options
 	prepared opa.PreparedEvalQuery
+
+	// Where a pool evaluates it: see [Pool.Compile].
+	pool   *Pool
+	source Source
+	key    [32]byte
 }
 
 // Compile compiles a source. What is wrong with the policy is a [*CompileError] that names each line.
@@ -135,6 +140,9 @@ func newCompiler(version string) *ast.Compiler {
 func (p *Policy) Evaluate(ctx context.Context, input []byte, now time.Time) (output []byte, err error) {
 	if len(input) > MaxBytes {
 		return nil, fmt.Errorf("%s: the input has %d bytes, of at most %d: %w", p.query, len(input), MaxBytes, ErrLimit)
+	}
+	if p.pool != nil {
+		return p.pool.evaluate(ctx, p, input, now)
 	}
 	value, err := parseInput(input)
 	if err != nil {
