@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"go.uber.org/zap"
@@ -95,7 +94,10 @@ func (r *runs) start(ctx context.Context, f *facts.Facts, d *decision.Decision) 
 	if err := r.keep(ctx, f.Run); err != nil {
 		return err
 	}
-	if f.Run.Status.Egress == nil {
+	if f.Run.Spec.PromptFrom == nil && d.Status.PromptSecret == "" {
+		d.Status.PromptSecret = owned.NewPromptName(f.Run)
+	}
+	if f.Run.Status.Egress == nil || f.Run.Status.PromptSecret != d.Status.PromptSecret {
 		if err := r.write(ctx, f.Run, &d.Status); err != nil {
 			return err
 		}
@@ -134,22 +136,14 @@ func (r *runs) start(ctx context.Context, f *facts.Facts, d *decision.Decision) 
 	return nil
 }
 
-// makePrompt makes the ConfigMap with the prompt. One that is there already must have this prompt for good: whoever may
-// write ConfigMaps can name the run as the owner of theirs.
+// makePrompt makes the Secret with the prompt, whose name is in the status already. One that is there was made by an
+// attempt before: nobody else could know its name.
 func (r *runs) makePrompt(ctx context.Context, run *v1alpha1.SandboxRun) error {
-	want := workload.Prompt(run)
-	err := r.writer.Create(ctx, want.DeepCopy())
-	if !apierrors.IsAlreadyExists(err) {
-		return err
+	err := r.writer.Create(ctx, workload.Prompt(run))
+	if apierrors.IsAlreadyExists(err) {
+		return nil
 	}
-	there := &corev1.ConfigMap{}
-	if err := r.adopt(ctx, run, "ConfigMap", there); err != nil {
-		return err
-	}
-	if !maps.Equal(there.Data, want.Data) || len(there.BinaryData) > 0 || there.Immutable == nil || !*there.Immutable {
-		return &owned.TakenError{Kind: "ConfigMap", Name: owned.Name(run).String()}
-	}
-	return nil
+	return err
 }
 
 // makeJob makes the Job. One that is there already was made by an attempt that did not get to the status, or by somebody

@@ -608,7 +608,7 @@ func (l *leased) revoked(t *testing.T) {
 
 func (l *leased) forged(t *testing.T) {
 	r := l.started(t, "genuine", "coder-1")
-	grant(t, "alice", rbacv1.PolicyRule{APIGroups: []string{"", "batch"}, Resources: []string{"jobs", "jobs/status", "pods/binding", "pods/ephemeralcontainers"}, Verbs: []string{"create", "update"}})
+	grant(t, "alice", rbacv1.PolicyRule{APIGroups: []string{"", "batch"}, Resources: []string{"jobs", "jobs/status", "pods/binding", "pods/ephemeralcontainers"}, Verbs: []string{"create", "update", "patch"}})
 	job := l.job(t, r)
 	pod := func(change func(*corev1.Pod)) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: l.here, GenerateName: "forged-"}}
@@ -645,8 +645,9 @@ func (l *leased) forged(t *testing.T) {
 	adopted := forged.DeepCopy()
 	adopted.OwnerReferences = nil
 	testkit.Create(t, l.alice, adopted)
-	adopted.OwnerReferences, adopted.ResourceVersion = forged.OwnerReferences, "" // the controller of Jobs writes it, too
-	refused(t, l.alice.Status().Update(t.Context(), adopted), "only admitkit makes Jobs of SandboxRuns")
+	before := adopted.DeepCopy()
+	adopted.OwnerReferences = forged.OwnerReferences
+	refused(t, l.alice.Status().Patch(t.Context(), adopted, client.MergeFrom(before)), "only admitkit makes Jobs of SandboxRuns")
 	genuine := &corev1.Pod{}
 	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: l.here, Name: r.Status.PodName}, genuine); err != nil {
 		t.Fatal(err)

@@ -31,8 +31,8 @@ func (s *shared) each(rules ...rbacv1.PolicyRule) map[string][]rbacv1.PolicyRule
 	return rights
 }
 
-// NamespaceRights implements [extension.NamespaceEntitled]: what a run takes, where runs run. Those on
-// Secrets are only there with a broker. ConfigMaps are read only to see whose one is that has a name of ours, and whether it has the prompt.
+// NamespaceRights implements [extension.NamespaceEntitled]: what a run takes, where runs run. It makes Secrets for
+// prompts, and reads those of others with a broker alone.
 func (r *runs) NamespaceRights() map[string][]rbacv1.PolicyRule {
 	rules := []rbacv1.PolicyRule{
 		rule(ourGroup, []string{"sandboxruntemplates"}, "get", "list", "watch"),
@@ -43,7 +43,7 @@ func (r *runs) NamespaceRights() map[string][]rbacv1.PolicyRule {
 		rule([]string{batchv1.GroupName}, []string{"jobs"}, "get", "list", "watch", "create", "delete"),
 		rule(coreGroup, []string{"pods"}, "get", "list", "watch", "delete"), // whose Job somebody deleted
 		rule(coreGroup, []string{"pods/log"}, "get"),
-		rule(coreGroup, []string{"configmaps"}, "get", "create"),
+		rule(coreGroup, []string{"secrets"}, "create"),
 		rule(ourGroup, []string{"workspaces"}, "get", "list", "watch"),
 		rule([]string{"events.k8s.io"}, []string{"events"}, "create", "patch"),
 		rule(coreGroup, []string{"events"}, "list"), // of Jobs whose Pod is refused
@@ -83,7 +83,7 @@ func (r *runs) toBroker() map[string][]rbacv1.PolicyRule {
 		return rule
 	}
 	for namespace := range rights {
-		rights[namespace] = append(rights[namespace], rule(coreGroup, []string{"secrets"}, "get", "create", "update", "delete"))
+		rights[namespace] = append(rights[namespace], rule(coreGroup, []string{"secrets"}, "get", "update", "delete"))
 	}
 	rights[r.own] = append(rights[r.own],
 		named(rule(coreGroup, []string{"secrets"}, "get", "update"), credentials.RootName),

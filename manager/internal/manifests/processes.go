@@ -56,8 +56,30 @@ func (i *installer) addRegistrar() {
 // create has no names. Without it, the token controller would write a token of any
 // ServiceAccount of the namespace into a Secret that the registrar asks for.
 func (i *installer) addSecretGuard(account string, own []string) {
-	name := account + "." + i.WebhookNamespace
 	names, _ := json.Marshal(own) // strings are always JSON, and JSON is CEL
+	i.addSecretPolicy(account+"."+i.WebhookNamespace, account,
+		fmt.Sprintf("object.metadata.name in %s && object.type in ['%s', '%s']", names, corev1.SecretTypeOpaque, corev1.SecretTypeTLS),
+		fmt.Sprintf("%s creates no Secret but its own: %s", account, names))
+}
+
+// addTokenGuard keeps an account whose extensions may create Secrets from having the token controller
+// write tokens of other ServiceAccounts into them.
+func (i *installer) addTokenGuard(account string, rights *host.Rights) {
+	all := slices.Concat(append(slices.Collect(maps.Values(rights.Namespaces)), rights.Cluster)...)
+	if !slices.ContainsFunc(all, createsSecrets) {
+		return
+	}
+	i.addSecretPolicy(account+"-tokens."+i.WebhookNamespace, account, fmt.Sprintf("object.type != '%s'", corev1.SecretTypeServiceAccountToken),
+		account+" creates no Secret with a token of a ServiceAccount")
+}
+
+func createsSecrets(rule rbacv1.PolicyRule) bool {
+	has := func(list []string, of string) bool { return slices.Contains(list, of) || slices.Contains(list, "*") }
+	return has(rule.APIGroups, "") && has(rule.Resources, "secrets") && has(rule.Verbs, "create")
+}
+
+// addSecretPolicy holds the Secrets that an account creates to an expression.
+func (i *installer) addSecretPolicy(name, account, expression, message string) {
 	fail := admissionregistrationv1.Fail
 	equivalent := admissionregistrationv1.Equivalent
 	i.add(&admissionregistrationv1.ValidatingAdmissionPolicy{
@@ -71,12 +93,9 @@ func (i *installer) addSecretGuard(account string, own []string) {
 				}},
 			},
 			MatchConditions: []admissionregistrationv1.MatchCondition{{
-				Name: "registrar", Expression: fmt.Sprintf("request.userInfo.username == 'system:serviceaccount:%s:%s'", i.WebhookNamespace, account),
+				Name: "account", Expression: fmt.Sprintf("request.userInfo.username == 'system:serviceaccount:%s:%s'", i.WebhookNamespace, account),
 			}},
-			Validations: []admissionregistrationv1.Validation{{
-				Expression: fmt.Sprintf("object.metadata.name in %s && object.type in ['%s', '%s']", names, corev1.SecretTypeOpaque, corev1.SecretTypeTLS),
-				Message:    fmt.Sprintf("%s creates no Secret but its own: %s", account, names),
-			}},
+			Validations: []admissionregistrationv1.Validation{{Expression: expression, Message: message}},
 		},
 	}, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
 		TypeMeta: kind(admissionregistrationv1.SchemeGroupVersion, "ValidatingAdmissionPolicyBinding"), ObjectMeta: i.meta(name, ""),

@@ -40,6 +40,7 @@ func (i *installer) addRights(account string, process host.Process, rights host.
 	}
 	i.addClusterRole(name, account, cluster...)
 	i.addAggregate(account+"-aggregate", account, rights.Aggregates)
+	i.addTokenGuard(account, &rights)
 	return nil
 }
 

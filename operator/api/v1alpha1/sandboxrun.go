@@ -395,6 +395,10 @@ type SandboxRunStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	JobUID string `json:"jobUID,omitempty"`
+	// PromptSecret is the Secret with a prompt by value.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	PromptSecret string `json:"promptSecret,omitempty"`
 	// PodName is the Pod of the last attempt.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253

@@ -1,6 +1,9 @@
 package owned
 
 import (
+	"crypto/rand"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -26,6 +29,11 @@ func CredentialsOfSeed(ws *v1alpha1.Workspace) types.NamespacedName {
 	key := WorkspaceName(ws)
 	key.Name += SuffixCredentials
 	return key
+}
+
+// NewPromptName is a name for the Secret with a run's prompt. Nobody can make one of that name before.
+func NewPromptName(run *v1alpha1.SandboxRun) string {
+	return Name(run).Name + "-prompt-" + strings.ToLower(rand.Text())
 }
 
 // SuffixUsername ends the keys of a seed's Secret that have users. Names of credentials have no dot.

@@ -30,10 +30,11 @@ const podSlack = 60
 // tmpSize is how much /tmp holds.
 var tmpSize = resource.MustParse("256Mi")
 
-// Prompt is the ConfigMap of a prompt by value. Who may read the run can read the prompt there, too, so a Secret would
-// hide nothing, and the manager would need rights on Secrets.
-func Prompt(run *v1alpha1.SandboxRun) *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: owned.Meta(run), Immutable: new(true), Data: map[string]string{promptFile: run.Spec.Prompt}}
+// Prompt is the Secret of a prompt by value: more people may read ConfigMaps than runs.
+func Prompt(run *v1alpha1.SandboxRun) *corev1.Secret {
+	meta := owned.Meta(run)
+	meta.Name = run.Status.PromptSecret
+	return &corev1.Secret{ObjectMeta: meta, Type: corev1.SecretTypeOpaque, Immutable: new(true), Data: map[string][]byte{promptFile: []byte(run.Spec.Prompt)}}
 }
 
 // Job is the Job of a run. A Pod replaces another only when that has ended, so that two never
@@ -111,14 +112,14 @@ func emptyDir(size resource.Quantity) corev1.VolumeSource {
 // promptVolume has the kubelet read the prompt: the manager needs no right to.
 func promptVolume(run *v1alpha1.SandboxRun) corev1.VolumeSource {
 	of := func(key string) []corev1.KeyToPath { return []corev1.KeyToPath{{Key: key, Path: promptFile}} }
-	name, key := owned.Name(run).Name, promptFile
+	name, key := run.Status.PromptSecret, promptFile
 	if from := run.Spec.PromptFrom; from != nil {
-		if s := from.SecretKeyRef; s != nil {
-			return corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: s.Name, Items: of(s.Key)}}
+		if c := from.ConfigMapKeyRef; c != nil {
+			return corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: c.Name}, Items: of(c.Key)}}
 		}
-		name, key = from.ConfigMapKeyRef.Name, from.ConfigMapKeyRef.Key
+		name, key = from.SecretKeyRef.Name, from.SecretKeyRef.Key
 	}
-	return corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Items: of(key)}}
+	return corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name, Items: of(key)}}
 }
 
 // pullPolicy pulls always what names no digest: it may be another image tomorrow.
