@@ -327,6 +327,27 @@ var attacksOfEngineers = map[string]attack{
 		}
 		return ""
 	},
+	"by metadata of another's request": func(s siege) string {
+		s.exec("marked", "web")
+		for field, metadata := range map[string]string{
+			"labels": `{"labels":{"app":"web"}}`, "annotations": `{"annotations":{"example.com/by":"bob"}}`, "finalizers": `{"finalizers":["example.com/keep"]}`,
+		} {
+			if through := s.held(s.send(bob, "PATCH", requests+"/marked", testkit.AsMerge, `{"metadata":`+metadata+`}`), "metadata."+field, `user "bob" may not delete`); through != "" {
+				return through
+			}
+		}
+		if a := s.send(alice, "PATCH", requests+"/marked", testkit.AsMerge, `{"metadata":{"labels":{"ticket":"7"},"finalizers":["example.com/keep"]}}`); a.Code != http.StatusOK {
+			s.Errorf("its requester marks it: %s", a)
+		}
+		// Who puts a finalizer there takes it away again, and nobody else.
+		if through := s.held(s.send(bob, "PATCH", requests+"/marked", testkit.AsMerge, `{"metadata":{"finalizers":null}}`), "metadata.finalizers"); through != "" {
+			return through
+		}
+		if a := s.send(alice, "PATCH", requests+"/marked", testkit.AsMerge, `{"metadata":{"finalizers":null}}`); a.Code != http.StatusOK {
+			s.Errorf("its requester takes the finalizer away: %s", a)
+		}
+		return ""
+	},
 	"by an owner that has another's request deleted": func(s siege) string {
 		req := s.exec("garbage", "web")
 		if through := s.held(s.send(bob, "PATCH", requests+"/garbage", testkit.AsMerge, `{"metadata":{"ownerReferences":`+nobodysOwner+`}}`), "metadata.ownerReferences", `user "bob" may not delete`); through != "" {

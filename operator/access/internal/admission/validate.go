@@ -175,6 +175,9 @@ func (v *requestRules[T]) validateUpdate(ctx context.Context, obj T, req *extens
 	if err := req.Old(old); err != nil {
 		return err
 	}
+	if err := v.validateMetadata(ctx, old, obj, req); err != nil {
+		return err
+	}
 	if err := v.validateOwners(ctx, old.GetOwnerReferences(), obj.GetOwnerReferences(), req); err != nil {
 		return err
 	}
@@ -186,7 +189,7 @@ func (v *requestRules[T]) validateUpdate(ctx context.Context, obj T, req *extens
 		if v1alpha1.Over(old, v.Clock.Now()) {
 			req.Warnf("%s", refuseOver(old).Message)
 		}
-		return nil // the rest of the metadata is RBAC's affair
+		return nil
 	case spec.TemplateName != before.TemplateName:
 		return rules.Refuse(rules.ReasonChanged, "spec.templateName cannot be changed; make another request")
 	case !apiequality.Semantic.DeepEqual(spec.Requester, before.Requester):
@@ -246,6 +249,42 @@ func (v *requestRules[T]) validateCompletion(ctx context.Context, spec, before *
 		return rules.Refuse(rules.ReasonChanged, "spec.approval is not what template %q says", t.GetName())
 	}
 	return nil
+}
+
+// validateMetadata keeps the metadata of a request from those who are no party to it, unless they may delete it:
+// a finalizer keeps a request, and its access, from going, and by labels others find it.
+func (v *requestRules[T]) validateMetadata(ctx context.Context, old v1alpha1.Request, obj T, req *extension.Request) error {
+	field := changedMetadata(old, obj)
+	if field == "" || grant.IsParty(old.GetRequestSpec(), req.User()) {
+		return nil
+	}
+	if me, err := v.Self.Reconciler(ctx); err != nil || req.User().Username == me {
+		return err
+	}
+	may, err := v.mayDelete(ctx, req)
+	if err != nil || may {
+		return err
+	}
+	return rules.Refuse(v1alpha1.ReasonNotAllowed, "metadata.%s: the request is that of another, and user %q may not delete %s in namespace %s; leave it as it is",
+		field, req.User().Username, req.Resource.Resource, req.Namespace)
+}
+
+// changedMetadata returns the field of the metadata that an update changes, "" if it changes none that somebody sets.
+func changedMetadata(before, after metav1.Object) string {
+	for _, field := range []struct {
+		name      string
+		was, will any
+	}{
+		{"labels", before.GetLabels(), after.GetLabels()},
+		{"annotations", before.GetAnnotations(), after.GetAnnotations()},
+		{"finalizers", before.GetFinalizers(), after.GetFinalizers()},
+		{"ownerReferences", before.GetOwnerReferences(), after.GetOwnerReferences()},
+	} {
+		if !apiequality.Semantic.DeepEqual(field.was, field.will) {
+			return field.name
+		}
+	}
+	return ""
 }
 
 // validateOwners lets only those who may delete a request give it an owner: the garbage
