@@ -220,6 +220,7 @@ func unrecorded(s *stage) {
 	s.exec("web")
 	r.record()
 	s.until(`admitkit_session_evictions_total\{result="refused"`)
+	s.until("admitkit_session_unreported_total") // once the recording is sealed
 	file(s, with.Folder, storageBroken, nil)
 	for range 5 {
 		r.connect()

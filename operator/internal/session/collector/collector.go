@@ -27,6 +27,10 @@ const (
 	DefaultStall = 5 * time.Second
 	// DefaultMaxBytes is how many bytes a recording may have: one that has more fills the storage of all others.
 	DefaultMaxBytes = 1 << 30
+	// DefaultMaxUserDayBytes is how many bytes are recorded of one user within a day.
+	DefaultMaxUserDayBytes = 8 << 30
+	// DefaultMaxDayBytes is how many are recorded of all.
+	DefaultMaxDayBytes = 64 << 30
 	// DefaultMaxSessions is how many sessions one collector takes at a time.
 	DefaultMaxSessions = 1000
 	// DefaultMaxPodSessions is how many of these may be in one Pod.
@@ -84,6 +88,10 @@ type Options struct {
 	// MaxBytes is how many bytes a session may print, and have typed, until it is ended.
 	// Default: DefaultMaxBytes.
 	MaxBytes int64
+	// MaxUserDayBytes is how many bytes may be recorded of one user within a day, and MaxDayBytes of all.
+	// With more, sessions are ended, and no others begin here. Defaults: DefaultMaxUserDayBytes,
+	// DefaultMaxDayBytes.
+	MaxUserDayBytes, MaxDayBytes int64
 	// Now tells the time. Default: time.Now.
 	Now func() time.Time
 	// Over returns why the recorder of a session that has left cannot come back, such as that its
@@ -128,6 +136,7 @@ var ErrToken = errors.New("the token is not valid")
 type Collector struct {
 	options Options
 	memory  *memory
+	quota   *quota
 	overdue time.Duration // overdueTime, but in tests
 
 	mu   sync.Mutex
@@ -180,7 +189,10 @@ func New(options Options) *Collector {
 	if options.Ended == nil {
 		options.Ended = func(*protocol.Ticket, Seal) {}
 	}
-	return &Collector{options: options, memory: newMemory(options.MaxWaiting), overdue: overdueTime, live: map[string]*live{}, left: map[string]int{}, ending: map[string]bool{}, ends: map[string]time.Time{}}
+	recorded := &quota{
+		ofUser: cmp.Or(options.MaxUserDayBytes, DefaultMaxUserDayBytes), ofAll: cmp.Or(options.MaxDayBytes, DefaultMaxDayBytes), now: options.Now,
+	}
+	return &Collector{options: options, memory: newMemory(options.MaxWaiting), quota: recorded, overdue: overdueTime, live: map[string]*live{}, left: map[string]int{}, ending: map[string]bool{}, ends: map[string]time.Time{}}
 }
 
 // refusal is an error with its status.
@@ -300,6 +312,9 @@ func (c *Collector) begin(r *http.Request, arrived time.Time) (*recording, *live
 	}
 	if err := c.room(ticket); err != nil { // before anything is read or written
 		return nil, nil, err
+	}
+	if over := c.quota.add(ticket.User, 0); over != "" {
+		return nil, nil, refuse(http.StatusTooManyRequests, "%s by this collector", over)
 	}
 	if err := c.runs(r.Context(), ticket); err != nil {
 		return nil, nil, err

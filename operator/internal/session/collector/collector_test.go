@@ -201,7 +201,7 @@ func TestOfALargeRecordingTheRestIsRefused(t *testing.T) {
 	if f := <-told; f.Type != protocol.Stop || string(f.Data) != "its recording is too large" {
 		t.Errorf("the recorder is told %+v", f)
 	}
-	to.bytes = 11 + spareBytes
+	to.bytes = 12 + spareBytes
 	if err := c.check(session, to, more); !errors.Is(err, protocol.ErrFrame) {
 		t.Errorf("a recorder that does not listen: %v", err)
 	}

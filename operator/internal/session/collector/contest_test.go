@@ -138,7 +138,7 @@ func TestATicketThatTwoPresent(t *testing.T) {
 			recorder.begins(t)
 			k.refused(0, ticket, 't', http.StatusConflict, "cannot be told")
 			k.notes.is(t, Contested)
-			recorder.stops(t)
+			recorder.isEnded(t, reasonContested)
 			recorder.ends(t)
 			k.refused(0, ticket, 'r', http.StatusConflict, "cannot be told")
 			k.pass(time.Hour)
@@ -151,7 +151,7 @@ func TestATicketThatTwoPresent(t *testing.T) {
 			recorder := connect(t, k.address[0], ticket, 'r')
 			recorder.begins(t)
 			k.refused(1, ticket, 't', http.StatusConflict, "cannot be told")
-			recorder.stops(t)
+			recorder.isEnded(t, reasonContested)
 		},
 		"seals what nobody has opened": func(t *testing.T, k *contest, ticket *protocol.Ticket) {
 			// Between the two steps of a claim another one comes, at another collector.
@@ -206,19 +206,6 @@ func TestATicketThatTwoPresent(t *testing.T) {
 func sumOf(secret byte) []byte {
 	sum := sha256.Sum256(bytes.Repeat([]byte{secret}, 32))
 	return sum[:]
-}
-
-// stops reads up to the frame that ends the session because of a contest.
-func (p *peer) stops(t *testing.T) {
-	t.Helper()
-	for f := p.read(t); ; f = p.read(t) {
-		if f.Type == protocol.Stop {
-			if string(f.Data) != reasonContested {
-				t.Errorf("the user hears %q", f.Data)
-			}
-			return
-		}
-	}
 }
 
 // Where sessions begin without a collector, too, a recorder may come at any time.

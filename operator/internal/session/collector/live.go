@@ -69,8 +69,9 @@ type live struct {
 	// overdue fires when the session should have ended.
 	overdue  *time.Timer
 	released bool
-	// told says that the recorder was told that its recording is too large.
-	told bool
+	// told says that the recorder was told that its recording is too large, which had so many bytes then.
+	told      bool
+	toldAfter int64
 }
 
 // limitLocked tells the recorder when the session ends. The recorder ends it; so it ends on
@@ -307,11 +308,17 @@ func (c *Collector) check(session *live, to *recording, f *protocol.Frame) error
 		if protocol.Sum(head.Command) != session.ticket.Command && !isShortened(head.Command) {
 			return fmt.Errorf("%w: the command is not that of the ticket", protocol.ErrFrame)
 		}
-	case to.bytes > c.options.MaxBytes+spareBytes:
+	}
+	over := c.quota.add(session.ticket.User, len(f.Data))
+	if to.bytes > c.options.MaxBytes {
+		over = "its recording is too large"
+	}
+	switch {
+	case to.bytes > c.options.MaxBytes+spareBytes, session.told && to.bytes > session.toldAfter+spareBytes:
 		return fmt.Errorf("%w: the recording is too large", protocol.ErrFrame)
-	case to.bytes > c.options.MaxBytes && !session.told:
-		session.told = true
-		return session.stop("its recording is too large")
+	case over != "" && !session.told:
+		session.told, session.toldAfter = true, to.bytes
+		return session.stop(over)
 	}
 	return nil
 }

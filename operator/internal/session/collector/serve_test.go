@@ -157,6 +157,19 @@ func (p *peer) isStopped(t *testing.T, reason string) {
 	}
 }
 
+// isEnded is isStopped after frames of every other kind.
+func (p *peer) isEnded(t *testing.T, reason string) {
+	t.Helper()
+	for f := p.read(t); ; f = p.read(t) {
+		if f.Type == protocol.Stop {
+			if string(f.Data) != reason {
+				t.Errorf("the user hears %q", f.Data)
+			}
+			return
+		}
+	}
+}
+
 func TestASessionThatGoesOnAfterAnEndByHandIsNoted(t *testing.T) {
 	notes := make(noted, 100)
 	options := Options{Storage: Folder(t.TempDir()), Noted: func(_ *protocol.Ticket, note Note) { notes <- note }}
