@@ -229,7 +229,10 @@ func (c *Collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() { _ = conn.Close() }()
 	session.conn = conn
-	if !c.welcome(session, recording.next) {
+	switch welcomed, err := c.welcome(session, recording.next); {
+	case err != nil: // the recorder tries again, or its session does not begin
+		return
+	case !welcomed:
 		c.lose(session, recording)
 		return
 	}
@@ -250,7 +253,7 @@ func (c *Collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // welcome answers the recorder. Nobody writes to the connection before the answer, and who
 // has the answer is known here. A [Collector.Limit] that comes meanwhile counts after the
 // limits that are read here.
-func (c *Collector) welcome(session *live, next uint64) bool {
+func (c *Collector) welcome(session *live, next uint64) (welcomed bool, refused error) {
 	session.limiting.Lock()
 	defer session.limiting.Unlock()
 	session.write.Lock()
@@ -269,13 +272,13 @@ func (c *Collector) welcome(session *live, next uint64) bool {
 	session.write.Unlock()
 	if err != nil || failed != nil {
 		c.leave(session)
-		return false
+		return false, err
 	}
 	session.limitLocked(limits)
 	if session.stopped != "" {
 		_ = session.stopLocked(session.stopped) // or the connection is broken
 	}
-	return true
+	return true, nil
 }
 
 // readBuffer is how many bytes of memory each connection has.
