@@ -428,3 +428,22 @@ func TestTwoConvertersOfOneKindAreRefused(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A conversion that another installation has taken is not for this one to keep at its paths.
+func TestAConversionThatAnotherInstallationTakesStopsNoPaths(t *testing.T) {
+	t.Parallel()
+	namespace, a := newNamespace(t), newAlarms(t)
+	a.install()
+	start(t, manager.Options{Namespace: namespace, Certificates: quickPaths}, mark("a", extension.Scope{}), a.converter())
+	a.isConverted()
+	first := registeredPath(t, namespace)
+	a.patch(`{"metadata":{"annotations":{"admitkit.dev/converter":"another"}},"spec":{"conversion":{"webhook":{"clientConfig":{"url":"https://elsewhere.example.com/convert"}}}}}`)
+	for range 2 { // the second time begins once the first was published
+		overdue(t, namespace)
+		testkit.Eventually(t, "another path is registered", func(context.Context) bool { return registeredPath(t, namespace) != first })
+		first = registeredPath(t, namespace)
+	}
+	eventuallyCalled(t, namespace, "marked")
+	a.patch(`{"metadata":{"annotations":{"admitkit.dev/converter":null}}}`) // which an uninstallation waits for
+	a.isConverted()
+}

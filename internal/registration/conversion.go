@@ -283,21 +283,45 @@ func (r *Registration) checkCRD(name string, live *crd) error {
 		name, ErrForeign, owner, r.Target.Owner(), ConverterAnnotation)
 }
 
-// reconcileCRDs repairs the stanzas, or only looks for what is wrong.
-func (r *Registration) reconcileCRDs(ctx context.Context, client rest.Interface, lives map[string]*crd, pem []byte, look bool) (repairs []Repair, err error) {
-	if r.Conversions == nil {
-		return nil, nil
+// lost reports whether another installation converts, and has this one called no more.
+func (r *Registration) lost(name string, live *crd) bool {
+	return r.checkCRD(name, live) != nil && !r.calls(name, live)
+}
+
+// calls reports whether a stanza has this installation called, whoever has written it.
+func (r *Registration) calls(name string, live *crd) bool {
+	has := live.Spec.Conversion
+	if has == nil || has.Webhook == nil {
+		return false
 	}
+	target := func(s *stanza) string {
+		own := s.Webhook.ClientConfig
+		own.CABundle = nil
+		text, _ := json.Marshal(own) // it always marshals
+		return webhookpath.Strip(string(text))
+	}
+	return target(has) == target(r.stanza(name, live, nil))
+}
+
+// reconcileCRDs repairs the stanzas, or only looks for what is wrong. settled says that each that has this installation
+// called is as it should be.
+func (r *Registration) reconcileCRDs(ctx context.Context, client rest.Interface, lives map[string]*crd, pem []byte, look bool) (repairs []Repair, settled bool, err error) {
+	if r.Conversions == nil {
+		return nil, true, nil
+	}
+	settled = true
 	var errs []error
 	for _, conversion := range r.Conversions.all {
 		what, err := r.reconcileCRD(ctx, client, conversion, lives[conversion.CRD], pem, look)
 		if what != "" && (err == nil || look) {
 			repairs = append(repairs, Repair{Object: "CustomResourceDefinition " + conversion.CRD, Kind: what})
 		}
+		live := lives[conversion.CRD]
+		settled = settled && what == "" && (err == nil || live != nil && r.lost(conversion.CRD, live))
 		errs = append(errs, err)
 	}
 	r.Conversions.tellApplied()
-	return repairs, joined(errs)
+	return repairs, settled, joined(errs)
 }
 
 // joined is errors.Join, but a single error keeps its kind: a conflict is tried again.

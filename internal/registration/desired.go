@@ -141,8 +141,10 @@ func (r *Registration) saw(ctx context.Context, lives []*configuration, crds map
 			}
 		}
 	}
-	for _, live := range crds {
-		live.Spec.Conversion.changePath(note)
+	for name, live := range crds {
+		if !r.lost(name, live) {
+			live.Spec.Conversion.changePath(note)
+		}
 	}
 	for _, path := range registered {
 		if err := r.Paths.Saw(ctx, path); err != nil {

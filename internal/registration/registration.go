@@ -249,9 +249,9 @@ func (r *Registration) reconcileOnce(ctx context.Context, client rest.Interface,
 	if unread != nil {
 		return repairs, unread
 	}
-	converted, err := r.reconcileCRDs(ctx, client, crds, pem, look)
-	if settled && len(converted) == 0 && err == nil {
-		err = r.settle(ctx, registered)
+	converted, conversions, err := r.reconcileCRDs(ctx, client, crds, pem, look)
+	if settled && conversions {
+		err = joined([]error{err, r.settle(ctx, registered)})
 	}
 	return append(repairs, converted...), err
 }
