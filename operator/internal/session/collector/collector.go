@@ -316,8 +316,8 @@ func (c *Collector) begin(r *http.Request, arrived time.Time) (*recording, *live
 	if err := c.room(ticket); err != nil { // before anything is read or written
 		return nil, nil, err
 	}
-	if over := c.quota.add(ticket.User, 0); over != "" {
-		return nil, nil, refuse(http.StatusTooManyRequests, "%s by this collector", over)
+	if over := c.quota.add(ticket.User, 0); over != "" { // for good: nobody gets past the recording by printing much
+		return nil, nil, refuse(http.StatusForbidden, "%s by this collector", over)
 	}
 	if err := c.runs(r.Context(), ticket); err != nil {
 		return nil, nil, err
@@ -367,7 +367,7 @@ func (c *Collector) claim(by *Redeemed, key protocol.Key) (opened *recording, se
 	case err != nil:
 		return nil, nil, err
 	case refused != nil:
-		if redeemed != nil && refused.reason == reasonContested { // perhaps before it was opened
+		if redeemed != nil && refused.reason == reasonContested && !c.isEnding(ticket.ID) { // perhaps before it was opened
 			c.search(&disconnect{ticket: ticket, key: key, ended: true, due: c.settled(redeemed)})
 		}
 		return nil, nil, refused

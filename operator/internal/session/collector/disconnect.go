@@ -34,6 +34,13 @@ func (c *Collector) lose(session *live, to *recording) {
 	c.search(&disconnect{ticket: session.ticket, key: session.key, part: to.number, ended: to.ended(), due: to.settled})
 }
 
+// isEnding reports whether a recording is to be sealed here.
+func (c *Collector) isEnding(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ending[id]
+}
+
 func (c *Collector) search(a *disconnect) {
 	c.mu.Lock()
 	c.left[a.ticket.ID]++
@@ -88,7 +95,7 @@ func (c *Collector) done(a *disconnect) bool {
 	if concluded && err == nil {
 		return true
 	}
-	a.ended = errors.Is(err, errUnsettled)
+	a.ended = errors.Is(err, errUnsettled) // then it is to be sealed
 	if !concluded && !a.noted {
 		a.noted = true
 		c.note(a.ticket, a.key, Gone, "the recorder left without an end, and has not come back for %s", goneStalls*c.options.Stall)

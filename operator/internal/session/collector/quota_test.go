@@ -35,7 +35,7 @@ func TestWhatIsRecordedOfOneUserAndOfAllInADayIsBounded(t *testing.T) {
 	}
 	refused := func(user, why string) {
 		t.Helper()
-		if p := connect(t, address, of(user), 'a'); p.code != http.StatusTooManyRequests || !strings.Contains(p.text, why) {
+		if p := connect(t, address, of(user), 'a'); p.code != http.StatusForbidden || !strings.Contains(p.text, why) {
 			t.Errorf("a session of %s gets %d, %s", user, p.code, p.text)
 		}
 	}
