@@ -64,7 +64,7 @@ func (p *Pool) Compile(source Source, options Options) (*Policy, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, _ := json.Marshal(source) // it always marshals
+	text, _ := json.Marshal(compilation{source, policy.options}) // it always marshals
 	policy.pool, policy.source, policy.key = p, source, sha256.Sum256(text)
 	return policy, nil
 }

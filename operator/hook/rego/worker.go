@@ -22,20 +22,29 @@ const (
 	// maxQuestion and maxAnswer are how long a message can be: a source and an input, and an output.
 	maxQuestion = MaxSourceBytes + MaxBytes + 1<<20
 	maxAnswer   = MaxBytes + 1<<20
+	// compileTime is how long a process may take to start and to compile a policy: the machine may be busy.
+	compileTime = time.Minute
+	// readTime is how long a byte of an input may take to read, which counts for no limit.
+	readTime = 100 * time.Nanosecond
 	// maxProblem is how much is kept of what a worker prints that ends.
 	maxProblem = 4 << 10
 )
 
-// question is what a worker is asked.
-type question struct {
-	// Key is the sum of the source, which comes with the first question about it. Anew says that
-	// the worker has to forget all sources before.
-	Key    [32]byte
-	Source *Source
-	Anew   bool
-
+// compilation is what a policy is compiled from.
+type compilation struct {
+	Source  Source
 	Options Options
-	// Timeout is how long it may take, if that is less than what Options say.
+}
+
+// question is what a worker is asked: to compile a policy, or to evaluate one.
+type question struct {
+	// Key is the sum of the compilation.
+	Key [32]byte
+	// Compile is what to compile. Anew says that the worker has to forget all policies before.
+	Compile *compilation
+	Anew    bool
+
+	// Timeout is how long an evaluation may take, if that is less than the policy's options say.
 	Timeout time.Duration
 	Input   []byte
 	Now     time.Time
@@ -128,31 +137,26 @@ func work(from io.Reader, to io.Writer) {
 			questions <- q
 		}
 	}()
-	known := map[[32]byte]Source{}
-	compiled := map[[32]byte]*Policy{}
+	policies := map[[32]byte]*Policy{}
 	for q := range questions {
-		if q.Anew {
-			clear(known)
-			clear(compiled)
-		}
-		if q.Source != nil {
-			known[q.Key] = *q.Source
-		}
-		policy, err := compiled[q.Key], error(nil)
-		if policy == nil || policy.options != q.Options {
-			policy, err = Compile(known[q.Key], q.Options)
-			compiled[q.Key] = policy
-		}
-		var output []byte
-		if err == nil {
-			ctx, cancel := context.WithTimeoutCause(context.Background(), q.Timeout, context.DeadlineExceeded)
-			output, err = policy.Evaluate(ctx, q.Input, q.Now)
-			cancel()
-		}
+		output, err := reply(policies, q)
 		if parent.send(answerOf(output, err)) != nil {
 			return
 		}
 	}
+}
+
+func reply(policies map[[32]byte]*Policy, q *question) (output []byte, err error) {
+	if q.Anew {
+		clear(policies)
+	}
+	if q.Compile != nil {
+		policies[q.Key], err = Compile(q.Compile.Source, q.Compile.Options)
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), q.Timeout, context.DeadlineExceeded)
+	defer cancel()
+	return policies[q.Key].Evaluate(ctx, q.Input, q.Now)
 }
 
 // worker is a process that evaluates policies, one at a time.
@@ -210,17 +214,25 @@ func inherited() (env []string) {
 
 // evaluate asks the process. It is killed if it takes too long, or nobody waits for it any more.
 func (w *worker) evaluate(ctx context.Context, policy *Policy, input []byte, now time.Time) ([]byte, error) {
-	q := &question{Key: policy.key, Options: policy.options, Timeout: policy.options.Timeout, Input: input, Now: now}
+	if !w.known[policy.key] {
+		q := &question{Key: policy.key, Compile: &compilation{policy.source, policy.options}, Anew: len(w.known) >= maxPolicies}
+		if q.Anew {
+			clear(w.known)
+		}
+		if _, err := w.ask(ctx, policy, q, compileTime); err != nil {
+			return nil, err
+		}
+		w.known[policy.key] = true
+	}
+	q := &question{Key: policy.key, Timeout: policy.options.Timeout, Input: input, Now: now}
 	if deadline, is := ctx.Deadline(); is {
 		q.Timeout = min(q.Timeout, time.Until(deadline))
 	}
-	if !w.known[policy.key] {
-		if q.Anew = len(w.known) >= maxPolicies; q.Anew {
-			clear(w.known)
-		}
-		q.Source, w.known[policy.key] = &policy.source, true
-	}
-	late := time.AfterFunc(policy.options.Timeout*3/2, w.kill)
+	return w.ask(ctx, policy, q, policy.options.Timeout*3/2+time.Duration(len(input))*readTime)
+}
+
+func (w *worker) ask(ctx context.Context, policy *Policy, q *question, within time.Duration) ([]byte, error) {
+	late := time.AfterFunc(within, w.kill)
 	left := context.AfterFunc(ctx, w.kill)
 	a := &answer{}
 	err := w.messages.send(q)
@@ -236,7 +248,7 @@ func (w *worker) evaluate(ctx context.Context, policy *Policy, input []byte, now
 	}
 	w.err = err
 	if !inTime {
-		return nil, fmt.Errorf("%s: it takes longer than %s, and cannot be interrupted, so its process was ended: %w", policy.query, policy.options.Timeout, context.DeadlineExceeded)
+		return nil, fmt.Errorf("%s: it takes longer than %s, and cannot be interrupted, so its process was ended: %w", policy.query, within, context.DeadlineExceeded)
 	}
 	if !awaited {
 		return nil, fmt.Errorf("%s: %w", policy.query, context.Cause(ctx))
