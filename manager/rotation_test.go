@@ -494,6 +494,42 @@ func TestNoCallFailsWhileCAAndLeavesRotateAndReplicasRestart(t *testing.T) {
 	fmt.Printf("FIGURE rotation.leaf=%d leaves\n", r.log.count(certs.LeafIssued))
 }
 
+// Each of the paths is registered for moments only, while replicas stop, and some are killed.
+func TestNoCallFailsWhilePathsChangeAndReplicasDie(t *testing.T) {
+	testkit.OnlyLong(t) // in the short form, paths change with each restart above
+	r := newRotation(t)
+	r.load()
+	path := func(ctx context.Context) string {
+		live, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, "admitkit."+r.home, metav1.GetOptions{})
+		if err != nil {
+			return ""
+		}
+		return *live.Webhooks[0].ClientConfig.Service.Path
+	}
+	changes := 0
+	for i := range 50 {
+		before := path(t.Context())
+		overdue(t, r.home)
+		switch replica := r.replicas[i%len(r.replicas)]; {
+		case i%10 == 9:
+			r.balancer.remove(replica.address)
+			replica.restart(t, syscall.SIGKILL)
+		case i%5 == 4:
+			replica.restart(t, syscall.SIGTERM)
+		}
+		testkit.Within(t, 5*time.Minute, "another path is registered", func(ctx context.Context) bool {
+			now := path(ctx)
+			return now != "" && now != before
+		})
+		changes++
+	}
+	inFlight, failed := r.finish(20000, 0, 0)
+	testkit.Figure("door.calls", float64(r.calls.Load()), "calls")
+	testkit.Figure("door.path_changes", float64(changes), "changes")
+	testkit.Figure("door.in_flight", float64(inFlight), "calls") // on replicas that were killed
+	testkit.Figure("door.failed", float64(failed), "calls")
+}
+
 func TestAKilledReplicaFailsOnlyWhatItHadInFlight(t *testing.T) {
 	t.Parallel()
 	testkit.OnlyLong(t) // the short form has the replica below that crashes

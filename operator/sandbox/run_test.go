@@ -441,7 +441,7 @@ func (s *story) leave(t *testing.T) {
 	await(t, r, "has succeeded", in(v1alpha1.SandboxSucceeded))
 }
 
-// Kubernetes' role view reads ConfigMaps, and nobody can make the object of a prompt ahead whose name is random.
+// Kubernetes' role view reads ConfigMaps. Nobody can make the Secret of a prompt ahead: its name is random.
 func (s *story) distrust(t *testing.T) {
 	r := run(s.here, "misled", "trap")
 	testkit.Create(t, s.alice, r)

@@ -114,7 +114,7 @@ func TestATicketThatTwoPresentIsOnRecord(t *testing.T) {
 			if sealed {
 				send(t, conn, from)
 			}
-			if status, said, _, _ := connect(t, ticket, text, token, strings.Repeat("r", 64)); status != http.StatusConflict || !strings.Contains(said, "cannot be told") {
+			if status, said, _, _ := connect(t, ticket, text, token, strings.Repeat("r", 64)); status != http.StatusConflict || !strings.Contains(said, "cannot determine") {
 				t.Errorf("the second one gets %d %s", status, said)
 			}
 			if !sealed {

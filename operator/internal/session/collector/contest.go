@@ -12,17 +12,17 @@ import (
 )
 
 // Every process of a container can read the command line of a recorder that has just started, and the
-// token of the Pod, and so redeem the ticket before the recorder does. The container knows nothing
-// that it could not know, so that a collector cannot tell the two apart. But both come, unless the
-// recorder is kept from it. So no recording is sealed before a recorder would have come, and none
-// is valid whose ticket two have presented.
+// token of the Pod, and so redeem the ticket before the recorder does. Nothing that the recorder knows
+// can be kept from such a process, so a collector cannot tell the two apart. But both come, unless
+// the recorder is kept from coming. So no recording is sealed before its recorder would have come, and
+// a recording whose ticket two have presented is not valid.
 
 // settleTime is how long after its recorder has given up the claim of a ticket may arrive and be
 // decided.
 const settleTime = 7 * time.Second
 
 // reasonContested is what both hear who have presented a ticket.
-const reasonContested = "somebody else in the Pod has presented the ticket of this session, too: which of the two is its recorder cannot be told, so neither is recorded"
+const reasonContested = "another process of the Pod has presented the ticket of this session, too: admitkit cannot determine which of the two is the recorder, so it records neither"
 
 var (
 	// errRedeemed is the error about a ticket that another recorder has.
@@ -46,14 +46,14 @@ func (c *Collector) settled(redeemed *Redeemed) time.Time {
 func (c *Collector) contest(by, redeemed *Redeemed, key protocol.Key) error {
 	ticket := &by.Ticket
 	if ticket.Terms.Closed && !by.At.Before(c.settled(redeemed)) {
-		c.note(ticket, key, Replayed, "somebody else has presented its ticket again, too late to be its recorder")
+		c.note(ticket, key, Replayed, "its ticket was presented again, too late for a recorder")
 		return refuse(http.StatusConflict, "the ticket was redeemed at %s", redeemed.At.Format(time.RFC3339))
 	}
 	ctx, cancel := stored()
 	defer cancel()
 	contested, err := c.contested(ctx, ticket.ID)
 	if err == nil && !contested {
-		err = c.keepNote(ticket, key, Contested, "somebody else has presented its ticket, too, which was redeemed at "+redeemed.At.Format(time.RFC3339))
+		err = c.keepNote(ticket, key, Contested, "two have presented its ticket: it had been redeemed at "+redeemed.At.Format(time.RFC3339))
 	}
 	if err == nil {
 		err = c.RequestEnd(ctx, ticket.ID, reasonContested)

@@ -122,7 +122,7 @@ func TestATicketThatTwoPresent(t *testing.T) {
 			thief := connect(t, k.address[0], ticket, 't')
 			thief.begins(t)
 			thief.ends(t)
-			k.refused(1, ticket, 'r', http.StatusConflict, "cannot be told")
+			k.refused(1, ticket, 'r', http.StatusConflict, "cannot determine")
 			k.notes.is(t, Contested)
 			if err := k.seals(ticket); !errors.Is(err, errUnsettled) {
 				t.Errorf("it is sealed at once: %v", err)
@@ -136,11 +136,11 @@ func TestATicketThatTwoPresent(t *testing.T) {
 		"ends the session of the recorder": func(t *testing.T, k *contest, ticket *protocol.Ticket) {
 			recorder := connect(t, k.address[0], ticket, 'r')
 			recorder.begins(t)
-			k.refused(0, ticket, 't', http.StatusConflict, "cannot be told")
+			k.refused(0, ticket, 't', http.StatusConflict, "cannot determine")
 			k.notes.is(t, Contested)
 			recorder.isEnded(t, reasonContested)
 			recorder.ends(t)
-			k.refused(0, ticket, 'r', http.StatusConflict, "cannot be told")
+			k.refused(0, ticket, 'r', http.StatusConflict, "cannot determine")
 			k.pass(time.Hour)
 			if err := k.seals(ticket); err != nil {
 				t.Error(err)
@@ -150,7 +150,7 @@ func TestATicketThatTwoPresent(t *testing.T) {
 		"ends the session at another collector": func(t *testing.T, k *contest, ticket *protocol.Ticket) {
 			recorder := connect(t, k.address[0], ticket, 'r')
 			recorder.begins(t)
-			k.refused(1, ticket, 't', http.StatusConflict, "cannot be told")
+			k.refused(1, ticket, 't', http.StatusConflict, "cannot determine")
 			recorder.isEnded(t, reasonContested)
 		},
 		"seals what nobody has opened": func(t *testing.T, k *contest, ticket *protocol.Ticket) {
@@ -159,8 +159,8 @@ func TestATicketThatTwoPresent(t *testing.T) {
 			if _, err := redeem(k.folder, by, key); err != nil {
 				t.Fatal(err)
 			}
-			k.refused(1, ticket, 't', http.StatusConflict, "cannot be told")
-			k.refused(0, ticket, 'r', http.StatusConflict, "cannot be told")
+			k.refused(1, ticket, 't', http.StatusConflict, "cannot determine")
+			k.refused(0, ticket, 'r', http.StatusConflict, "cannot determine")
 			if says := k.here.heartbeat(); !slices.Contains(says.Ending, ticket.ID) {
 				t.Errorf("it says %+v", says)
 			}
@@ -173,7 +173,7 @@ func TestATicketThatTwoPresent(t *testing.T) {
 		"is on record once, however often it is presented": func(t *testing.T, k *contest, ticket *protocol.Ticket) {
 			connect(t, k.address[0], ticket, 'r')
 			for _, thief := range []byte("stuv") {
-				k.refused(int(thief)%2, ticket, thief, http.StatusConflict, "cannot be told")
+				k.refused(int(thief)%2, ticket, thief, http.StatusConflict, "cannot determine")
 			}
 			k.notes.is(t, Contested)
 			if len(k.notes) > 0 {
@@ -220,7 +220,7 @@ func TestAnOpenTicketIsContestedAtAnyTime(t *testing.T) {
 	if seal := k.sealed(); seal.Contested() {
 		t.Errorf("the seal is %+v", seal)
 	}
-	k.refused(1, ticket, 'r', http.StatusConflict, "cannot be told")
+	k.refused(1, ticket, 'r', http.StatusConflict, "cannot determine")
 	if _, err := Verify(t.Context(), k.folder, ticket.ID, key); !errors.Is(err, ErrContested) {
 		t.Errorf("the recording: %v", err)
 	}
@@ -233,7 +233,7 @@ func TestAThiefWhoDoesNotEndIsCutOff(t *testing.T) {
 	ticket := ticketOf(closed)
 	thief := connect(t, k.address[0], ticket, 't')
 	thief.begins(t)
-	k.refused(0, ticket, 'r', http.StatusConflict, "cannot be told")
+	k.refused(0, ticket, 'r', http.StatusConflict, "cannot determine")
 	k.pass(time.Hour)
 	if _, err := io.Copy(io.Discard, thief); err != nil {
 		t.Error(err)
@@ -253,7 +253,7 @@ func TestAContestThatCannotBeStoredIsTriedAgain(t *testing.T) {
 	full.Store(true)
 	k.refused(0, ticket, 'r', http.StatusServiceUnavailable, "the disk is full")
 	full.Store(false)
-	k.refused(0, ticket, 'r', http.StatusConflict, "cannot be told")
+	k.refused(0, ticket, 'r', http.StatusConflict, "cannot determine")
 }
 
 // noteFails is a storage that takes no notes while it is full.
