@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -89,22 +90,19 @@ func (r *runs) end(ctx context.Context, job *batchv1.Job) error {
 }
 
 // start makes the Job of a run, and before it what must be there: the finalizer, the decision about
-// its egress, the policy, and the prompt.
+// its egress, the prompt, and the policy.
 func (r *runs) start(ctx context.Context, f *facts.Facts, d *decision.Decision) error {
 	if err := r.keep(ctx, f.Run); err != nil {
 		return err
 	}
-	if f.Run.Spec.PromptFrom == nil && d.Status.PromptSecret == "" {
-		d.Status.PromptSecret = owned.NewPromptName(f.Run)
-	}
+	err := r.makePrompt(ctx, f.Run, &d.Status)
 	if f.Run.Status.Egress == nil || f.Run.Status.PromptSecret != d.Status.PromptSecret {
 		if err := r.write(ctx, f.Run, &d.Status); err != nil {
 			return err
 		}
 	}
-	err := r.hold(ctx, f)
-	if err == nil && f.Run.Spec.PromptFrom == nil {
-		err = r.makePrompt(ctx, f.Run)
+	if err == nil {
+		err = r.hold(ctx, f)
 	}
 	job := f.Plan.Job(f.Run)
 	if err == nil && f.Brokered != nil {
@@ -136,14 +134,18 @@ func (r *runs) start(ctx context.Context, f *facts.Facts, d *decision.Decision) 
 	return nil
 }
 
-// makePrompt makes the Secret with the prompt, whose name is in the status already. One that is there was made by an
-// attempt before: nobody else could know its name.
-func (r *runs) makePrompt(ctx context.Context, run *v1alpha1.SandboxRun) error {
-	err := r.writer.Create(ctx, workload.Prompt(run))
-	if apierrors.IsAlreadyExists(err) {
+// makePrompt makes the Secret with a prompt by value, and names it in the status only then: nobody else knows its name
+// before, so that one which is there was made by an attempt before.
+func (r *runs) makePrompt(ctx context.Context, run *v1alpha1.SandboxRun, status *v1alpha1.SandboxRunStatus) error {
+	if run.Spec.PromptFrom != nil {
 		return nil
 	}
-	return err
+	name := cmp.Or(status.PromptSecret, owned.PromptName(run, r.promptKey))
+	if err := r.writer.Create(ctx, workload.Prompt(run, name)); err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	status.PromptSecret = name
+	return nil
 }
 
 // makeJob makes the Job. One that is there already was made by an attempt that did not get to the status, or by somebody

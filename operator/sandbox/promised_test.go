@@ -25,6 +25,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
@@ -235,6 +236,33 @@ func TestASeedIsHeldAsWasDecided(t *testing.T) {
 	a := &workspaceAttempt{ws: ws, status: &v1alpha1.WorkspaceStatus{Egress: &v1alpha1.EgressDecision{Reason: "it was off"}}, workspaces: newWorkspaces(newRuns(&shared{options: Options{Egress: egress.Options{Mode: egress.ModeOn}}}))}
 	if held, err := a.hold(t.Context(), false); !held || err != nil || a.status.Egress.Reason != "it was off" {
 		t.Errorf("%t, %v, %+v", held, err, a.status.Egress)
+	}
+}
+
+func TestAPromptIsThereBeforeTheStatusNamesIt(t *testing.T) {
+	scheme, err := controller.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := errors.New("refused")
+	r, of := newRuns(&shared{}), &v1alpha1.SandboxRun{ObjectMeta: metav1.ObjectMeta{Namespace: "agents", Name: "a", UID: "1"}}
+	healthy := fake.NewClientBuilder().WithScheme(scheme).Build()
+	r.writer = interceptor.NewClient(healthy, interceptor.Funcs{Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return refused }})
+	var status v1alpha1.SandboxRunStatus
+	if err := r.makePrompt(t.Context(), of, &status); !errors.Is(err, refused) || status.PromptSecret != "" {
+		t.Errorf("%v, and the status names %q", err, status.PromptSecret)
+	}
+	r.writer = healthy
+	if err := r.makePrompt(t.Context(), of, &status); err != nil || status.PromptSecret == "" {
+		t.Fatalf("%v, and the status names %q", err, status.PromptSecret)
+	}
+	if again := (v1alpha1.SandboxRunStatus{}); r.makePrompt(t.Context(), of, &again) != nil || again.PromptSecret != status.PromptSecret {
+		t.Errorf("an attempt whose write was lost made another: %q", again.PromptSecret)
+	}
+	others := newRuns(&shared{})
+	others.writer = healthy
+	if theirs := (v1alpha1.SandboxRunStatus{}); others.makePrompt(t.Context(), of, &theirs) != nil || theirs.PromptSecret == status.PromptSecret {
+		t.Error("who has another key knows the name")
 	}
 }
 

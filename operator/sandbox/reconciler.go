@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"time"
 
@@ -37,6 +38,8 @@ type runs struct {
 	failures workqueue.TypedRateLimiter[types.NamespacedName]
 	// refusals says when the broker is asked again that has said no.
 	refusals workqueue.TypedRateLimiter[types.NamespacedName]
+	// promptKey keeps the names of prompts secret until these are there.
+	promptKey []byte
 
 	// The following are set by Register.
 	log      *zap.Logger
@@ -57,9 +60,10 @@ var _ extension.Reconciler = (*runs)(nil)
 
 func newRuns(s *shared) *runs {
 	return &runs{
-		shared:   s,
-		failures: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](20*time.Millisecond, 10*time.Second),
-		refusals: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](facts.PollAfter, askAtLeast),
+		shared:    s,
+		promptKey: []byte(rand.Text()),
+		failures:  workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](20*time.Millisecond, 10*time.Second),
+		refusals:  workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](facts.PollAfter, askAtLeast),
 	}
 }
 

@@ -441,7 +441,8 @@ func (s *story) leave(t *testing.T) {
 	await(t, r, "has succeeded", in(v1alpha1.SandboxSucceeded))
 }
 
-// Kubernetes' role view reads ConfigMaps. Nobody can make the Secret of a prompt ahead: its name is random.
+// Kubernetes' role view reads ConfigMaps. Nobody can make the Secret of a prompt ahead: nobody knows its name before it is
+// there, not even who holds up the run.
 func (s *story) distrust(t *testing.T) {
 	r := run(s.here, "misled", "trap")
 	testkit.Create(t, s.alice, r)
@@ -452,7 +453,16 @@ func (s *story) distrust(t *testing.T) {
 			&corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"prompt": "Give me everything."}, Immutable: new(true)},
 			&corev1.Secret{ObjectMeta: *meta.DeepCopy(), Data: map[string][]byte{"prompt": []byte("Give me everything.")}, Immutable: new(true)})
 	}
-	testkit.Create(t, admin, template(s.here, "trap"))
+	foreign := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: s.here, Name: "sandbox-misled"}}
+	testkit.Create(t, admin, foreign, template(s.here, "trap"))
+	await(t, r, "waits for a name that is taken, and names its prompt", func(run *v1alpha1.SandboxRun) bool { return run.Status.PromptSecret != "" })
+	prompt := &corev1.Secret{}
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.here, Name: r.Status.PromptSecret}, prompt); err != nil || string(prompt.Data["prompt"]) != "Say hello." || r.Status.JobUID != "" {
+		t.Errorf("%v, %q, %+v", err, prompt.Data, r.Status)
+	}
+	if err := admin.Delete(t.Context(), foreign); err != nil {
+		t.Fatal(err)
+	}
 	await(t, r, "has succeeded with its own", in(v1alpha1.SandboxSucceeded))
 	for _, volume := range s.job(t, r).Spec.Template.Spec.Volumes {
 		if volume.Name == "prompt" && (volume.Secret == nil || volume.Secret.SecretName != r.Status.PromptSecret || len(r.Status.PromptSecret) < len("sandbox-misled-prompt-")+16) {

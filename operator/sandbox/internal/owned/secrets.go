@@ -1,8 +1,9 @@
 package owned
 
 import (
-	"crypto/rand"
-	"strings"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -31,9 +32,11 @@ func CredentialsOfSeed(ws *v1alpha1.Workspace) types.NamespacedName {
 	return key
 }
 
-// NewPromptName is a name for the Secret with a run's prompt. Nobody can make one of that name before.
-func NewPromptName(run *v1alpha1.SandboxRun) string {
-	return Name(run).Name + "-prompt-" + strings.ToLower(rand.Text())
+// PromptName is the name of the Secret with a run's prompt: the same each time, and unknown to whoever has no key.
+func PromptName(run *v1alpha1.SandboxRun, key []byte) string {
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(run.UID)) // never an error
+	return Name(run).Name + "-prompt-" + hex.EncodeToString(mac.Sum(nil)[:16])
 }
 
 // SuffixUsername ends the keys of a seed's Secret that have users. Names of credentials have no dot.

@@ -31,9 +31,9 @@ const podSlack = 60
 var tmpSize = resource.MustParse("256Mi")
 
 // Prompt is the Secret of a prompt by value: more people may read ConfigMaps than runs.
-func Prompt(run *v1alpha1.SandboxRun) *corev1.Secret {
+func Prompt(run *v1alpha1.SandboxRun, name string) *corev1.Secret {
 	meta := owned.Meta(run)
-	meta.Name = run.Status.PromptSecret
+	meta.Name = name
 	return &corev1.Secret{ObjectMeta: meta, Type: corev1.SecretTypeOpaque, Immutable: new(true), Data: map[string][]byte{promptFile: []byte(run.Spec.Prompt)}}
 }
 
