@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -153,6 +154,25 @@ func TestWhatOnlyWatchesHasNoRegistrarNoServerAndNoService(t *testing.T) {
 	object[appsv1.Deployment](t, text, "Deployment", "stamp-reconciler")
 	if strings.Count(text, "kind: Deployment") != 1 {
 		t.Errorf("there is another Deployment in\n%s", text)
+	}
+}
+
+// copying is a watcher that makes Secrets.
+type copying struct{ watcher }
+
+func (copying) Rights() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"create"}}}
+}
+
+func TestAnAccountThatCreatesSecretsIsKeptFromTokens(t *testing.T) {
+	for _, args := range [][]string{{"--webhook-namespace=my-system"}, {"--webhook-namespace=my-system", "--namespace=apps"}} {
+		text := manifestsOf(t, func(mgr *manager.Manager) error { return mgr.AddExtension(copying{}) }, args...)
+		policy := object[admissionregistrationv1.ValidatingAdmissionPolicy](t, text, "ValidatingAdmissionPolicy", "stamp-reconciler-tokens.my-system")
+		for _, of := range []string{"kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"} {
+			if !strings.Contains(policy.Spec.Validations[0].Expression, of) {
+				t.Errorf("%v: it may create Secrets of type %s: %s", args, of, policy.Spec.Validations[0].Expression)
+			}
+		}
 	}
 }
 

@@ -63,14 +63,14 @@ func (i *installer) addSecretGuard(account string, own []string) {
 }
 
 // addTokenGuard keeps an account whose extensions may create Secrets from having the token controller
-// write tokens of other ServiceAccounts into them.
+// write tokens of other ServiceAccounts into them, and from those by which nodes join the cluster.
 func (i *installer) addTokenGuard(account string, rights *host.Rights) {
-	all := slices.Concat(append(slices.Collect(maps.Values(rights.Namespaces)), rights.Cluster)...)
+	all := slices.Concat(append(slices.Collect(maps.Values(rights.Namespaces)), rights.Watched, rights.Cluster)...)
 	if !slices.ContainsFunc(all, createsSecrets) {
 		return
 	}
-	i.addSecretPolicy(account+"-tokens."+i.WebhookNamespace, account, fmt.Sprintf("object.type != '%s'", corev1.SecretTypeServiceAccountToken),
-		account+" creates no Secret with a token of a ServiceAccount")
+	i.addSecretPolicy(account+"-tokens."+i.WebhookNamespace, account, fmt.Sprintf("!(object.type in ['%s', '%s'])", corev1.SecretTypeServiceAccountToken, corev1.SecretTypeBootstrapToken),
+		account+" creates no Secret with a token")
 }
 
 func createsSecrets(rule rbacv1.PolicyRule) bool {

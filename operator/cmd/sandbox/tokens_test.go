@@ -59,7 +59,7 @@ func TestWhatMayMakeSecretsForRunsGetsNoToken(t *testing.T) {
 	}
 	testkit.Eventually(t, "it is kept from tokens", func(ctx context.Context) bool { // a policy counts a moment after it is made
 		err := reconciler.Create(ctx, secret("token", corev1.SecretTypeServiceAccountToken), client.DryRunAll)
-		return err != nil && strings.Contains(err.Error(), "creates no Secret with a token of a ServiceAccount")
+		return err != nil && strings.Contains(err.Error(), "creates no Secret with a token")
 	})
 	if err := reconciler.Create(t.Context(), secret("prompt", corev1.SecretTypeOpaque)); err != nil {
 		t.Errorf("it makes no Secret of its own: %v", err)
