@@ -142,7 +142,7 @@ func TestEveryPodPullsWithTheSecretsThatAreNamed(t *testing.T) {
 }
 
 func TestTheNetworkPolicyAdmitsTheAPIServersToTheWebhooksAndNobodyToOtherPorts(t *testing.T) {
-	text := manifestsOf(t, buildAll, "--namespace=apps", "--webhook-namespace=my-system", "--network-policy", "--api-servers=10.0.0.10,10.1.2.3/24,fd00::1", "--metrics-service")
+	text := manifestsOf(t, buildAll, "--namespace=apps", "--webhook-namespace=my-system", "--api-servers=10.0.0.10,10.1.2.3/24,fd00::1", "--metrics-service")
 	policy := object[networkingv1.NetworkPolicy](t, text, "NetworkPolicy", "stamp")
 	service := object[corev1.Service](t, text, "Service", "stamp-metrics")
 	for _, name := range []string{"stamp", "stamp-registrar", "stamp-reconciler"} {
@@ -173,7 +173,7 @@ func TestWhatIsWrongWithAnInstallationNamesTheFlagOrTheField(t *testing.T) {
 	}{
 		"a request beyond the limit":        {"", []string{"--limits=memory=32Mi"}, "Resources: the request for memory, 64Mi, is more than its limit, 32Mi"},
 		"a quantity that is none":           {"", []string{"--limits=memory=much"}, `--limits: "memory=much"`},
-		"addresses without the policy":      {"", []string{"--api-servers=10.0.0.1"}, "--network-policy"},
+		"addresses without the policy":      {"", []string{"--api-servers=10.0.0.1", "--network-policy=false"}, "--network-policy"},
 		"an address that is none":           {"", []string{"--network-policy", "--api-servers=master"}, `--api-servers: "master"`},
 		"a pull secret with a bad name":     {"", []string{"--image-pull-secrets=A_B"}, "--image-pull-secrets"},
 		"a metrics Service without metrics": {"", []string{"--metrics-service", "--metrics-address="}, "--metrics-service: --metrics-address has no port"},

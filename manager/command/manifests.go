@@ -86,8 +86,8 @@ func (i *install) bind(set *pflag.FlagSet) {
 	set.StringSliceVar(&i.limits, "limits", nil, "limits of each container; empty for none (default memory=256Mi)")
 	set.StringSliceVar(&i.options.ImagePullSecrets, "image-pull-secrets", nil, "Secrets in --webhook-namespace by which the nodes pull the image")
 	set.BoolVar(&i.options.MetricsService, "metrics-service", false, "add a Service with the metrics of all Pods")
-	set.BoolVar(&i.networkPolicy, "network-policy", false, "add a NetworkPolicy that admits traffic to the ports of webhooks, health checks and metrics only")
-	set.StringSliceVar(&i.apiServers, "api-servers", nil, "with --network-policy: addresses of the API servers, such as 10.0.0.10 or 10.0.0.0/28, which alone may then reach the webhooks (default: everybody)")
+	set.BoolVar(&i.networkPolicy, "network-policy", false, "add a NetworkPolicy that admits traffic to the ports of webhooks, health checks and metrics only (default: with --api-servers)")
+	set.StringSliceVar(&i.apiServers, "api-servers", nil, "addresses of the API servers, such as 10.0.0.10 or 10.0.0.0/28, which alone may then reach the webhooks, by a NetworkPolicy (default: everybody)")
 }
 
 // installation returns what to print.
@@ -160,10 +160,10 @@ func (i *install) complete(cmd *cobra.Command) (manager.InstallOptions, error) {
 	if options.Resources, err = i.resources(cmd.Flags()); err != nil {
 		return options, err
 	}
-	if len(i.apiServers) > 0 && !i.networkPolicy {
-		return options, errors.New("--api-servers: it says whom the NetworkPolicy admits: set --network-policy too")
+	if len(i.apiServers) > 0 && cmd.Flags().Changed("network-policy") && !i.networkPolicy {
+		return options, errors.New("--api-servers: it says whom the NetworkPolicy admits: leave out --network-policy=false")
 	}
-	if i.networkPolicy {
+	if i.networkPolicy || len(i.apiServers) > 0 {
 		peers, err := peersOf(i.apiServers)
 		if err != nil {
 			return options, err

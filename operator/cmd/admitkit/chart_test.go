@@ -674,14 +674,17 @@ func TestOnlyTheAPIServersReachTheWebhooks(t *testing.T) {
 	t.Parallel()
 	const warning = "every Pod of the cluster can reach the webhooks"
 	const servers = `apiServers: [10.0.0.10/32, "fd00::10/128", {podSelector: {matchLabels: {app: konnectivity-agent}}}]`
+	named := []networkingv1.NetworkPolicyPeer{
+		{IPBlock: &networkingv1.IPBlock{CIDR: "10.0.0.10/32"}},
+		{IPBlock: &networkingv1.IPBlock{CIDR: "fd00::10/128"}},
+		{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "konnectivity-agent"}}},
+	}
 	for values, want := range map[string][]networkingv1.NetworkPolicyPeer{
-		`{networkPolicy: {enabled: true, ` + servers + `}}`: {
-			{IPBlock: &networkingv1.IPBlock{CIDR: "10.0.0.10/32"}},
-			{IPBlock: &networkingv1.IPBlock{CIDR: "fd00::10/128"}},
-			{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "konnectivity-agent"}}},
-		},
-		`{networkPolicy: {enabled: true}}`:   nil,
-		`{networkPolicy: {` + servers + `}}`: nil,
+		`{networkPolicy: {enabled: true, ` + servers + `}}`:  named,
+		`{networkPolicy: {` + servers + `}}`:                 named,
+		`{networkPolicy: {enabled: false, ` + servers + `}}`: nil,
+		`{networkPolicy: {enabled: true}}`:                   nil,
+		`{}`:                                                 nil,
 	} {
 		from := map[string][]networkingv1.NetworkPolicyPeer{}
 		for _, object := range objectsOf(t, render(t, values)) {

@@ -109,6 +109,11 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "admitkit.accountName"
 {{- if and .Values.split.enabled (include "admitkit.operates" .) }}yes{{ end -}}
 {{- end -}}
 
+{{/* A NetworkPolicy is asked for, or the API servers are known. */}}
+{{- define "admitkit.hasNetworkPolicy" -}}
+{{- with .Values.networkPolicy }}{{ if ternary .apiServers .enabled (kindIs "invalid" .enabled) }}yes{{ end }}{{ end -}}
+{{- end -}}
+
 {{/* The registrar is a Deployment of its own. */}}
 {{- define "admitkit.registrarStays" -}}
 {{- if and (include "admitkit.isSplit" .) (eq .Values.split.registrar "Deployment") }}yes{{ end -}}

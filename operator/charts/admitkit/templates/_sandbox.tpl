@@ -11,8 +11,10 @@
 {{- if .egress.cilium }}{{ $parts = append $parts "egress-cilium" }}{{ end -}}
 {{- if .broker.enabled }}{{ $parts = concat $parts (list "leases" "broker") }}{{ end -}}
 {{- if and .broker.enabled .broker.upstreamCA }}{{ $parts = append $parts "leases-upstream" }}{{ end -}}
-{{- if $.Values.networkPolicy.enabled }}{{ $parts = append $parts "network" }}{{ end -}}
-{{- if and $.Values.networkPolicy.enabled .broker.enabled }}{{ $parts = append $parts "broker-network" }}{{ end -}}
+{{- if include "admitkit.hasNetworkPolicy" $ }}
+{{- $parts = append $parts "network" -}}
+{{- if .broker.enabled }}{{ $parts = append $parts "broker-network" }}{{ end -}}
+{{- end -}}
 {{- end -}}
 {{ toJson $parts }}
 {{- end -}}
