@@ -38,8 +38,19 @@ func TestTheServerMakesAKeyAndTheReconcilerDeletesItEachWithItsOwnRights(t *test
 	if key := keys(t.Context()); len(key.Items) != 1 || key.Items[0].Name != pod.Labels[keyLabel] {
 		t.Errorf("the Pod names the key %q; there are %v", pod.Labels[keyLabel], key.Items)
 	}
-	if err := installed.Admin.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
-		t.Fatal(err)
+	theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: installed.Namespace, Name: "theirs"}}
+	liar := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: installed.Namespace, Name: "liar", Labels: map[string]string{keyLabel: theirs.Name}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "registry.example.com/dora:1"}}},
+	}
+	testkit.Create(t, installed.Admin, theirs, liar)
+	for _, gone := range []*corev1.Pod{liar, pod} {
+		if err := installed.Admin.Delete(t.Context(), gone, client.GracePeriodSeconds(0)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	testkit.Eventually(t, "the key goes with its Pod", func(ctx context.Context) bool { return len(keys(ctx).Items) == 0 })
+	if err := installed.Admin.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil || !theirs.DeletionTimestamp.IsZero() {
+		t.Errorf("a Secret that a Pod names, and that is none of its own keys, is deleted: %v", err)
+	}
 }

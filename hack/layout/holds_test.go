@@ -9,14 +9,15 @@ import (
 	"testing"
 )
 
-// holding are the parts of pages that say what holds against whom. Each of their rows and items names the
-// test that tries to break it, in a comment that a reader does not see:
+// holding are the parts of pages that say what holds against whom. Each of their rows and items, and each paragraph of a
+// page without parts, names the test that tries to break it, in a comment that a reader does not see:
 //
 //	<!-- holds: FOLDER TEST (a text that the tests of the folder have) -->
 //
-// One that says what does not hold has <!-- not held -->. Whether it is the right test, no check can tell.
+// One that says what does not hold has <!-- not held -->, one that advises, or tells of Kubernetes, <!-- no claim -->.
+// Whether it is the right test, no check can tell.
 var holding = map[string][]string{
-	"docs/security.md":                   {"## Attacks"},
+	"docs/security.md":                   nil,
 	"operator/docs/access.md":            {"## What holds, and why", "**What holds, and why**:"},
 	"operator/docs/access-roles.md":      {"## What holds"},
 	"operator/docs/audit/enforcement.md": {"## What holds, and why"},
@@ -24,7 +25,7 @@ var holding = map[string][]string{
 	"operator/docs/sessions.md":          {"### When two present a ticket", "### What it does against those whom it records"},
 }
 
-var holds = regexp.MustCompile(`<!-- (?:not held|holds: (\S+) (Test\w+)(?: \((.+?)\))?) -->`)
+var holds = regexp.MustCompile(`<!-- (?:not held|no claim|holds: (\S+) (Test\w+)(?: \((.+?)\))?) -->`)
 
 func TestWhatHoldsNamesTheTestThatTriesToBreakIt(t *testing.T) {
 	for page, parts := range holding {
@@ -32,41 +33,58 @@ func TestWhatHoldsNamesTheTestThatTriesToBreakIt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		said := claims(string(text), true)
+		if parts != nil {
+			said = nil
+		}
 		for _, part := range parts {
-			said := claims(string(text), part)
-			if len(said) == 0 {
+			found := claims(partOf(string(text), part), false)
+			if len(found) == 0 {
 				t.Errorf("%s: %q says nothing", page, part)
 			}
-			for _, claim := range said {
-				found := holds.FindStringSubmatch(claim)
-				if found == nil {
-					t.Errorf("%s: no test is named for: %.100s", page, claim)
-				} else if err := tries(found[1], found[2], found[3]); err != nil {
-					t.Errorf("%s: %v, which is named for: %.100s", page, err, claim)
-				}
+			said = append(said, found...)
+		}
+		for _, claim := range said {
+			found := holds.FindStringSubmatch(claim)
+			if found == nil {
+				t.Errorf("%s: no test is named for: %.100s", page, claim)
+			} else if err := tries(found[1], found[2], found[3]); err != nil {
+				t.Errorf("%s: %v, which is named for: %.100s", page, err, claim)
 			}
 		}
 	}
 }
 
-// claims returns the rows and items of a part of a page, which begins with a line.
-func claims(page, part string) (all []string) {
-	_, rest, _ := strings.Cut(page, "\n"+part+"\n")
-	var head bool // the row before a line of dashes
-	for line := range strings.SplitSeq(rest, "\n") {
+// partOf returns the part of a page that begins after a line, and ends with the next heading, or, if the line is none, with
+// the next paragraph.
+func partOf(page, line string) string {
+	_, rest, _ := strings.Cut(page, "\n"+line+"\n")
+	rest, _, _ = strings.Cut(rest, "\n#")
+	if strings.HasPrefix(line, "**") {
+		rest, _, _ = strings.Cut(strings.TrimLeft(rest, "\n"), "\n\n")
+	}
+	return rest
+}
+
+// claims returns the rows and items of a text, and its paragraphs if wanted.
+func claims(text string, paragraphs bool) (all []string) {
+	var open, code bool // the next line may go on with the last claim
+	for line := range strings.SplitSeq(text, "\n") {
 		switch last := len(all) - 1; {
-		case strings.HasPrefix(line, "#"), strings.HasPrefix(part, "**") && len(all) > 0 && line == "":
-			return all
+		case strings.HasPrefix(line, "```"):
+			code, open = !code, false
+		case code, line == "", line[0] == '#', strings.HasPrefix(line, "<!-- "):
+			open = false
 		case strings.HasPrefix(line, "|---"):
-			all = all[:last]
-			head = false
+			all = all[:last] // the head of a table
 		case strings.HasPrefix(line, "| "), strings.HasPrefix(line, "- "):
 			all = append(all, line)
-			head = true
-		case strings.HasPrefix(line, "  ") && head:
+			open = line[0] == '-'
+		case open:
 			all[last] += line
-		default:
-			head = false
+		case paragraphs:
+			all = append(all, line)
+			open = true
 		}
 	}
 	return all
@@ -100,8 +118,11 @@ func tries(folder, name, text string) error {
 
 func TestClaimsAreRowsAndItems(t *testing.T) {
 	const page = "# A\n\n## What holds\n\n| who | what |\n|---|---|\n| a | b |\n\nText.\n\n- an item\n  of two lines\n- another\n\n## B\n\n- no more\n"
-	if got := strings.Join(claims(page, "## What holds"), "\n"); got != "| a | b |\n- an item  of two lines\n- another" {
+	if got := strings.Join(claims(partOf(page, "## What holds"), false), "\n"); got != "| a | b |\n- an item  of two lines\n- another" {
 		t.Errorf("claims are %q", got)
+	}
+	if got := strings.Join(claims(page, true), "\n"); got != "| a | b |\nText.\n- an item  of two lines\n- another\n- no more" {
+		t.Errorf("claims of a whole page are %q", got)
 	}
 	for what, err := range map[string]error{
 		"a test that is not there": tries("hack/layout", "TestNothing", ""),

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -98,4 +100,38 @@ func TestOddObjectsKeepNobodyElseFromTheirHooks(t *testing.T) {
 	hasCondition(t, "CompositeController", "odd-timeout", "Ready", "False Invalid", "soon")
 	hasCondition(t, "DecoratorController", "odd-unknown", "Honored", "False IgnoredFields", "unknown")
 	hasCondition(t, "CompositeController", "beside-odd", "Converged", "True")
+}
+
+// bombed has a policy whose bad parents take far longer than the limit, in a builtin that cannot be interrupted.
+const bombed = `
+apiVersion: metacontroller.k8s.io/v1alpha1
+kind: CompositeController
+metadata: {name: bombed}
+spec:
+  generateSelector: true
+  parentResource: {apiVersion: example.com/v1, resource: transientrolebindings, labelSelector: {matchLabels: {test: bombed}}}
+  hooks: {sync: {rego: {inline: %q}}}
+`
+
+func TestBadParentsKeepNoOtherFromItsHook(t *testing.T) {
+	testkit.OnlyLong(t)
+	policy := "package controller\n\nchildren := []\nstatus := {\"called\": true} if not input.parent.bomb\nstatus := {\"called\": n > 0} if {\ninput.parent.bomb\nx0 := \"x\"\ny0 := 1\n"
+	for i := range 26 {
+		policy += fmt.Sprintf("x%[2]d := [x%[1]d, x%[1]d]\ny%[2]d := [y%[1]d, y%[1]d]\n", i, i+1)
+	}
+	policy += "n := count(sort([x26, y26]))\n}\n"
+	apply(t, fmt.Sprintf(bombed, policy))
+	for i := range 5 {
+		apply(t, fmt.Sprintf("{apiVersion: example.com/v1, kind: TransientRoleBinding, metadata: {name: bomb-%d, namespace: apps, labels: {test: bombed}}, bomb: true}", i))
+	}
+	run(t, "--hooks-kinds=transientrolebindings.example.com")
+	hasCondition(t, "CompositeController", "bombed", "Converged", "False", "deadline exceeded")
+	longest := time.Duration(0)
+	for i := range 5 {
+		began := time.Now()
+		apply(t, fmt.Sprintf("{apiVersion: example.com/v1, kind: TransientRoleBinding, metadata: {name: good-%d, namespace: apps, labels: {test: bombed}}}", i))
+		testkit.Eventually(t, "the hook is called for who is good", func(ctx context.Context) bool { return called(ctx, t, "bombed") == i+1 })
+		longest = max(longest, time.Since(began))
+	}
+	testkit.Figure("hooks.beside_bombs_max_s", longest.Seconds(), "s")
 }
