@@ -1,8 +1,6 @@
 package command
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -13,24 +11,22 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	"sigs.k8s.io/yaml"
 
+	"github.com/admitkit/admitkit/extension/manifest"
 	"github.com/admitkit/admitkit/internal/kinds"
 )
 
-// manifest is an object and the place where it was read.
-type manifest struct {
+// sourced is an object and the place where it was read.
+type sourced struct {
 	*unstructured.Unstructured
 	source string
 }
 
-type manifests []manifest
+type manifests []sourced
 
 // find returns the earlier version of an object, or nil if there is none.
-func (all manifests) find(object manifest) *unstructured.Unstructured {
-	i := slices.IndexFunc(all, func(m manifest) bool {
+func (all manifests) find(object sourced) *unstructured.Unstructured {
+	i := slices.IndexFunc(all, func(m sourced) bool {
 		return m.GroupVersionKind() == object.GroupVersionKind() && m.GetNamespace() == object.GetNamespace() && m.GetName() == object.GetName()
 	})
 	if i < 0 {
@@ -68,32 +64,44 @@ func (all manifests) namespaceLabels(name string) map[string]string {
 // readManifests reads files, folders, and standard input for "-". A path without
 // objects is an error.
 func readManifests(stdin io.Reader, paths []string, recursive bool) (manifests, error) {
-	var all manifests
-	for _, path := range paths {
-		read, err := readPath(stdin, path, recursive)
-		if err != nil {
-			return nil, err
-		}
-		if len(read) == 0 {
-			return nil, fmt.Errorf("%s: contains no objects", path)
-		}
-		all = append(all, read...)
+	all, unread, err := readAll(stdin, paths, recursive)
+	if err == nil {
+		err = unread
+	}
+	if err != nil {
+		return nil, err
 	}
 	return all, nil
 }
 
-func readPath(stdin io.Reader, path string, recursive bool) (manifests, error) {
+// readAll reads as readManifests does, but goes on past files of folders that it cannot read: unread says which.
+func readAll(stdin io.Reader, paths []string, recursive bool) (all manifests, unread, err error) {
+	for _, path := range paths {
+		read, left, err := readPath(stdin, path, recursive)
+		if err != nil {
+			return nil, nil, err
+		}
+		if len(read) == 0 && left == nil {
+			return nil, nil, fmt.Errorf("%s: contains no objects", path)
+		}
+		all, unread = append(all, read...), errors.Join(unread, left)
+	}
+	return all, unread, nil
+}
+
+func readPath(stdin io.Reader, path string, recursive bool) (all manifests, unread, err error) {
 	if path == "-" {
-		return readDocuments("standard input", stdin)
+		all, err = readDocuments("standard input", stdin)
+		return all, nil, err
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if !info.IsDir() {
-		return readFile(path)
+		all, err = readFile(path)
+		return all, nil, err
 	}
-	var all manifests
 	err = filepath.WalkDir(path, func(file string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -108,10 +116,10 @@ func readPath(stdin io.Reader, path string, recursive bool) (manifests, error) {
 			return nil
 		}
 		read, err := readFile(file)
-		all = append(all, read...)
-		return err
+		all, unread = append(all, read...), errors.Join(unread, err)
+		return nil
 	})
-	return all, err
+	return all, unread, err
 }
 
 func readFile(path string) (manifests, error) {
@@ -123,41 +131,15 @@ func readFile(path string) (manifests, error) {
 	return readDocuments(path, file)
 }
 
-// readDocuments reads the objects of a stream of YAML or JSON documents. It splits
-// Lists into their items.
+// readDocuments reads the objects of a stream of YAML or JSON documents.
 func readDocuments(source string, from io.Reader) (manifests, error) {
-	var all manifests
-	documents := utilyaml.NewYAMLReader(bufio.NewReader(from))
-	for i := 1; ; i++ {
-		text, err := documents.Read()
-		if errors.Is(err, io.EOF) {
-			return all, nil
-		}
-		where := fmt.Sprintf("%s: document %d", source, i)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", where, err)
-		}
-		// Strict, because otherwise one of two equal keys would be lost silently.
-		content, err := yaml.YAMLToJSONStrict(text)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", where, err)
-		}
-		if bytes.Equal(content, []byte("null")) {
-			continue // comments only
-		}
-		object := &unstructured.Unstructured{}
-		if err := object.UnmarshalJSON(content); err != nil {
-			return nil, fmt.Errorf("%s: %w", where, err)
-		}
-		if !object.IsList() {
-			all = append(all, manifest{object, where})
-			continue
-		}
-		if err := object.EachListItem(func(item runtime.Object) error {
-			all = append(all, manifest{item.(*unstructured.Unstructured), where})
-			return nil
-		}); err != nil {
-			return nil, fmt.Errorf("%s: %w", where, err)
-		}
+	objects, err := manifest.Objects(from)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", source, err)
 	}
+	all := make(manifests, len(objects))
+	for i, object := range objects {
+		all[i] = sourced{object.Unstructured, fmt.Sprintf("%s: document %d", source, object.Document)}
+	}
+	return all, nil
 }

@@ -46,6 +46,9 @@ type review struct {
 	namespaceLabels map[string]string
 	conditions      map[string]string
 	dryRun          bool
+
+	// unread are the errors of files of folders.
+	unread error
 }
 
 // defaultNamespace is the namespace of objects that name none, nowhere that of a
@@ -79,6 +82,8 @@ admission plugins apply here.
 
 The flags of the other subcommands are accepted, and those that are not listed here change
 nothing.
+
+A file of a folder that has something else than objects is named at the end, and the others are reviewed.
 
 Exit codes: 0 everything is admitted; 1 something is denied, an extension with failure
 policy Fail failed, an extension changed an object in vain, lacks a right or reads what it
@@ -150,8 +155,8 @@ func (r *review) run(cmd *cobra.Command) error {
 		}
 		totals.add(out)
 	}
-	if len(undecided) > 0 {
-		return wrong(errors.Join(undecided...))
+	if len(undecided) > 0 || r.unread != nil {
+		return wrong(errors.Join(append(undecided, r.unread)...))
 	}
 	return totals.problem(r.strict)
 }
@@ -227,7 +232,7 @@ func (r *review) cluster(cmd *cobra.Command) (*memcluster.Cluster, error) {
 }
 
 // placed returns an object in the namespace that it has in a cluster.
-func (r *review) placed(cluster *memcluster.Cluster, object manifest) *unstructured.Unstructured {
+func (r *review) placed(cluster *memcluster.Cluster, object sourced) *unstructured.Unstructured {
 	placed := object.DeepCopy()
 	switch {
 	case !cluster.Kinds.Namespaced(object.GroupVersionKind().GroupKind()):
@@ -274,10 +279,11 @@ func (r *review) requests(cmd *cobra.Command, cluster *memcluster.Cluster) ([]*o
 	if err := r.check(operation); err != nil {
 		return nil, err
 	}
-	objects, err := readManifests(cmd.InOrStdin(), r.files, r.recursive)
+	objects, unread, err := readAll(cmd.InOrStdin(), r.files, r.recursive)
 	if err != nil {
 		return nil, err
 	}
+	r.unread = unread
 	old, err := readManifests(cmd.InOrStdin(), r.old, r.recursive)
 	if err != nil {
 		return nil, fmt.Errorf("--old: %w", err)
@@ -312,7 +318,7 @@ func (r *review) requests(cmd *cobra.Command, cluster *memcluster.Cluster) ([]*o
 }
 
 // request returns the request for an object, or for its subresource.
-func (r *review) request(kinds *offline.Kinds, operation admissionv1.Operation, object manifest, old *unstructured.Unstructured) (*offline.Request, error) {
+func (r *review) request(kinds *offline.Kinds, operation admissionv1.Operation, object sourced, old *unstructured.Unstructured) (*offline.Request, error) {
 	if r.subresource != "" {
 		return kinds.NewSubresourceRequest(operation, r.subresource, object.Unstructured, old, r.namespace())
 	}

@@ -193,6 +193,34 @@ func TestAReviewReadsFoldersListsAndOldObjects(t *testing.T) {
 	}
 }
 
+// As jq -c '.items[]' writes one.
+func TestAReviewReadsEachObjectOfAStream(t *testing.T) {
+	const stream = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","labels":{"team":"a"}}}
+{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"}}
+`
+	stdout, stderr, code := run(t, stream, "review", "--strict", "-f", "-")
+	if code != 1 || !strings.Contains(stderr, "1 of 2 denied") {
+		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+}
+
+// A repository has files that are no objects, such as the values of a chart.
+func TestAReviewGoesOnPastAFileThatHasNoObjects(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"a.yaml": withTeam, "kustomization.yaml": "resources: [a.yaml]\n", "values.yaml": "a: [", "z.yaml": withTeam} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stdout, stderr, code := run(t, "", "review", "-R", "-f", dir)
+	if code != 2 || strings.Count(stdout, "changed by 2 of 3") != 2 || !strings.Contains(stderr, "kustomization.yaml: document 1: has no apiVersion") || !strings.Contains(stderr, "values.yaml: document 1") {
+		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+	if _, stderr, code := run(t, "", "manifests", "--image=x", "--webhook-namespace=my-system", "--with", dir); code != 2 || !strings.Contains(stderr, "kustomization.yaml") {
+		t.Errorf("manifests: exit code %d: %s", code, stderr)
+	}
+}
+
 func TestAReviewSaysWhatIsWrongWithTheInput(t *testing.T) {
 	for name, test := range map[string]struct {
 		stdin string
@@ -204,6 +232,8 @@ func TestAReviewSaysWhatIsWrongWithTheInput(t *testing.T) {
 		"nothing":               {"# nothing\n", []string{"-f", "-"}, "-: contains no objects"},
 		"no kind":               {withTeam + "---\nmetadata: {name: x}\n", []string{"-f", "-"}, "standard input: document 2"},
 		"no YAML":               {"a: [", []string{"-f", "-"}, "standard input: document 1"},
+		"more after its end":    {withTeam + "...\n" + withTeam, []string{"-f", "-"}, "document 1: something follows its end"},
+		"half a stream":         {`{"apiVersion":"v1","kind":"Pod"}{"kind":`, []string{"-f", "-"}, "standard input: document 2"},
 		"a key twice":           {"kind: Pod\nkind: Pod\napiVersion: v1\n", []string{"-f", "-"}, `"kind" already set`},
 		"an output":             {withTeam, []string{"-f", "-", "-o", "xml"}, "--output: \"xml\""},
 		"an operation":          {withTeam, []string{"-f", "-", "--operation", "EAT"}, "operation \"EAT\""},

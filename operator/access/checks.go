@@ -1,7 +1,6 @@
 package access
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"crypto/x509"
@@ -19,10 +18,9 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	kjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 
+	"github.com/admitkit/admitkit/extension/manifest"
 	"github.com/admitkit/admitkit/operator/access/internal/check"
 )
 
@@ -79,17 +77,20 @@ func ReadChecks(path string) ([]Check, error) {
 	case len(text) > maxChecksFile:
 		return nil, fmt.Errorf("%s has more than %d bytes", path, maxChecksFile)
 	}
-	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
-	_, _ = documents.Read()
-	if more, err := documents.Read(); err == nil && len(bytes.TrimSpace(more)) > 0 {
-		return nil, fmt.Errorf("%s: must be one document", path) // the others would be left out
+	document := json.RawMessage("{}")
+	for read, err := range manifest.Documents(bytes.NewReader(text)) {
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("%s: %w", path, err)
+		case string(read) == "null":
+		case len(document) > 2:
+			return nil, fmt.Errorf("%s: must be one document", path) // the others would be left out
+		default:
+			document = read
+		}
 	}
 	var content struct {
 		Checks []Check `json:"checks"`
-	}
-	document, err := yaml.YAMLToJSONStrict(text)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	strict, err := kjson.UnmarshalStrict(document, &content)
 	if err = errors.Join(append(strict, err)...); err != nil {

@@ -388,6 +388,8 @@ func TestAFileOfChecksIsReadStrictly(t *testing.T) {
 		"a list of names":        {"checks: [a]", "checks: must be a list, each with name and url"},
 		"no list":                {"[]", "checks: must be a list"},
 		"a field twice":          {"checks: [{name: a, name: b, url: 'https://a'}]", `key "name" already set`},
+		"two of JSON":            {`{"checks":[{"name":"a","url":"https://a"}]}{"checks":[]}`, "must be one document"},
+		"more after its end":     {"checks: [{name: a, url: 'https://a'}]\n...\nchecks: []", "something follows its end"},
 		"two documents":          {"checks: [{name: a, url: 'https://a'}]\n---\nchecks: []", "must be one document"},
 		"no name":                {"checks: [{url: 'https://a'}]", "checks[0].name"},
 		"a name in upper case":   {"checks: [{name: CHANGE, url: 'https://a'}]", "checks[0].name"},

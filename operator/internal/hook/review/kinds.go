@@ -1,15 +1,15 @@
 package review
 
 import (
-	"errors"
 	"fmt"
 	"io"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/admitkit/admitkit/extension/manifest"
 )
 
 // MaxBytes is how long manifests can be.
@@ -18,37 +18,18 @@ const MaxBytes = 10 << 20
 // Read reads manifests: YAML documents, JSON, and lists of objects.
 func Read(from io.Reader) ([]*unstructured.Unstructured, error) {
 	limited := &io.LimitedReader{R: from, N: MaxBytes + 1}
-	decoder := yaml.NewYAMLOrJSONDecoder(limited, 4096)
-	var objects []*unstructured.Unstructured
-	for i := 1; ; i++ {
-		var document map[string]any
-		err := decoder.Decode(&document)
-		switch {
-		case limited.N == 0:
-			return nil, fmt.Errorf("%w: more than %d bytes", ErrManifests, MaxBytes)
-		case errors.Is(err, io.EOF):
-			return objects, nil
-		case err != nil:
-			return nil, fmt.Errorf("%w: document %d: %w", ErrManifests, i, err)
-		case len(document) == 0:
-			continue
-		}
-		object := &unstructured.Unstructured{Object: document}
-		if object.GetKind() == "" || object.GetAPIVersion() == "" {
-			return nil, fmt.Errorf("%w: document %d has no apiVersion or no kind", ErrManifests, i)
-		}
-		if !object.IsList() {
-			objects = append(objects, object)
-			continue
-		}
-		list, err := object.ToList()
-		if err != nil {
-			return nil, fmt.Errorf("%w: document %d: %w", ErrManifests, i, err)
-		}
-		for j := range list.Items {
-			objects = append(objects, &list.Items[j])
-		}
+	read, err := manifest.Objects(limited)
+	switch {
+	case limited.N == 0:
+		return nil, fmt.Errorf("%w: more than %d bytes", ErrManifests, MaxBytes)
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrManifests, err)
 	}
+	objects := make([]*unstructured.Unstructured, len(read))
+	for i, object := range read {
+		objects[i] = object.Unstructured
+	}
+	return objects, nil
 }
 
 // plurals has the kind of each resource: those of Kubernetes, of the definitions among the

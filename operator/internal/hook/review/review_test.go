@@ -138,7 +138,7 @@ delete: RoleBinding apps/oncall
 	}
 }
 
-const manifest = `
+const ofFoo = `
 apiVersion: metacontroller.k8s.io/v1alpha1
 kind: CompositeController
 metadata: {name: c}
@@ -174,21 +174,21 @@ func TestWhatCannotBeReviewedIsSaid(t *testing.T) {
 		"a response that is no answer": {"POLICY", `children := 1`, "the response: json:"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			text := strings.NewReplacer("VERSION", "v1", "POLICY", "status := {}").Replace(strings.ReplaceAll(manifest, test.from, test.to))
+			text := strings.NewReplacer("VERSION", "v1", "POLICY", "status := {}").Replace(strings.ReplaceAll(ofFoo, test.from, test.to))
 			err := Run(t.Context(), &strings.Builder{}, read(t, text), Options{})
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %s", err, test.want)
 			}
 		})
 	}
-	if err := Run(t.Context(), &strings.Builder{}, read(t, strings.NewReplacer("kind: Foo", "kind: Bar", "POLICY", "x := 1", "VERSION", "v1").Replace(manifest)), Options{}); !errors.Is(err, ErrNothing) {
+	if err := Run(t.Context(), &strings.Builder{}, read(t, strings.NewReplacer("kind: Foo", "kind: Bar", "POLICY", "x := 1", "VERSION", "v1").Replace(ofFoo)), Options{}); !errors.Is(err, ErrNothing) {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestManifestsThatAreWrongAreNamed(t *testing.T) {
 	for text, want := range map[string]string{
-		"a: b":                                 "document 1 has no apiVersion or no kind",
+		"a: b":                                 "document 1: has no apiVersion or no kind",
 		"apiVersion: v1\nkind: Pod\n---\nx: [": "document 2: ",
 		"a: " + strings.Repeat("x", MaxBytes):  "wrong manifests: more than 10485760 bytes",
 	} {
@@ -207,7 +207,7 @@ func TestManifestsThatAreWrongAreNamed(t *testing.T) {
 }
 
 func TestAReviewLeavesWhatTheEngineWrites(t *testing.T) {
-	text := strings.NewReplacer("VERSION", "v1", "POLICY", "resyncAfterSeconds := 90").Replace(manifest)
+	text := strings.NewReplacer("VERSION", "v1", "POLICY", "resyncAfterSeconds := 90").Replace(ofFoo)
 	var out strings.Builder
 	if err := Run(t.Context(), &out, read(t, text), Options{}); err != nil {
 		t.Fatal(err)

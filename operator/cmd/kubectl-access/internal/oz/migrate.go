@@ -13,9 +13,11 @@ import (
 	"github.com/spf13/cobra"
 	goyaml "go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/json"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
+	"github.com/admitkit/admitkit/extension/manifest"
 	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 )
 
@@ -136,12 +138,10 @@ func (m *migration) migrate(name string, in io.Reader) error {
 	if err := checkAliases(raw); err != nil {
 		return cli.Exitf(cli.CodeUsage, "%s: %w", name, err)
 	}
-	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(raw), 4096)
-	for {
+	for document, err := range manifest.Documents(bytes.NewReader(raw)) {
 		object := map[string]any{}
-		err := decoder.Decode(&object)
-		if errors.Is(err, io.EOF) {
-			return nil
+		if err == nil {
+			err = json.Unmarshal(document, &object)
 		}
 		if err != nil {
 			return cli.Exitf(cli.CodeUsage, "%s: %w", name, err)
@@ -150,6 +150,7 @@ func (m *migration) migrate(name string, in io.Reader) error {
 			return err
 		}
 	}
+	return nil
 }
 
 // checkAliases refuses a stream in which YAML's aliases stand for more than a file may have:
