@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -97,7 +98,11 @@ func (p *passage) cut(err error) error {
 	case between:
 		return unfinished(err)
 	}
-	p.meters[at].observe(p.object.request.Operation, resultOf(err), time.Since(p.began))
+	took := time.Since(p.began)
+	p.meters[at].observe(p.object.request.Operation, resultOf(err), took)
+	if p.onStep != nil { // without the object, which the handler may still change
+		_ = p.tell(&Step{Extension: p.handlers[at].Name, Result: resultOf(err).String(), Err: failure.ForAuthors(unfinished(err)), Took: took})
+	}
 	return fmt.Errorf("extension %s: %w", p.handlers[at].Name, unfinished(err))
 }
 
@@ -163,7 +168,10 @@ func (p *passage) step(ctx context.Context, i int) (result, error) {
 	}
 	p.meters[i].observe(request.Operation, result, took)
 	if p.onStep != nil {
-		err = p.tell(ctx, handler, result, err, took)
+		step := Step{Extension: handler.Name, Result: result.String(), Object: slices.Clone(p.object.document.Raw), Err: failure.ForAuthors(err), Took: took, Undeclared: host.TakeUndeclared(ctx)}
+		if told := p.tell(&step); told != nil {
+			err = told
+		}
 	}
 	return result, err
 }

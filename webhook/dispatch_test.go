@@ -146,7 +146,8 @@ func TestAHandlerThatOverrunsIsCutOffWhileTheOthersGoOn(t *testing.T) {
 			scope := unique("overrun")
 			logs, log := observer.New(zap.WarnLevel)
 			var calls atomic.Int32
-			server, path := listen(t, http2, webhook.HandlerOptions{Logger: zap.New(logs)}, named(scope, func(context.Context, *extension.Request) error {
+			steps := make(chan webhook.Step, 10)
+			server, path := listen(t, http2, webhook.HandlerOptions{Logger: zap.New(logs), OnStep: func(s webhook.Step) { steps <- s }}, named(scope, func(context.Context, *extension.Request) error {
 				if calls.Add(1) == 1 {
 					<-release // whatever ctx says
 				}
@@ -164,6 +165,11 @@ func TestAHandlerThatOverrunsIsCutOffWhileTheOthersGoOn(t *testing.T) {
 			}
 			if n := sum(t, "admitkit_admission_requests_total", of("timeout")); n != 1 {
 				t.Errorf("%v timeouts were counted", n)
+			}
+			if len(steps) != 1 {
+				t.Errorf("%d steps are told of", len(steps))
+			} else if step := <-steps; step.Result != "timeout" || step.Err == nil || step.Object != nil {
+				t.Errorf("it is told of %+v", step)
 			}
 			if n := sum(t, "admitkit_webhook_in_flight_requests", map[string]string{"webhook": path}); n != 1 {
 				t.Errorf("%v requests are in flight while one handler is stuck", n)

@@ -71,7 +71,8 @@ type HandlerOptions struct {
 	// none, which costs nothing.
 	TracerProvider trace.TracerProvider
 	// OnStep is called with each handler's part in an admission, in the goroutine of
-	// that admission. Each call costs an encoding of the object. Default: none.
+	// that admission, and of the deadline for a handler that is cut off. Each call costs
+	// an encoding of the object. Default: none.
 	OnStep func(Step)
 }
 

@@ -1,15 +1,12 @@
 package webhook
 
 import (
-	"context"
 	"errors"
 	"runtime/debug"
-	"slices"
 	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/webhook/internal/failure"
 )
 
@@ -21,7 +18,7 @@ type Step struct {
 	// Result is the one in the metrics: allowed, mutated, denied, error,
 	// panic, timeout or canceled.
 	Result string
-	// Object is the JSON of the object as the handler left it.
+	// Object is the JSON of the object as the handler left it; nil if it was cut off.
 	Object []byte
 	// Err says why there is no decision; nil if there is one.
 	Err error
@@ -34,14 +31,13 @@ type Step struct {
 
 // tell reports a step. A panic of the function that it reports to is an error of the
 // request, as one of the handler would be.
-func (p *passage) tell(ctx context.Context, handler *host.Handler, result result, err error, took time.Duration) (told error) {
+func (p *passage) tell(step *Step) (err error) {
 	defer func() {
 		if reason := recover(); reason != nil {
-			told = errors.New("OnStep panicked: " + failure.PanicText(reason))
-			p.log.Error("OnStep panicked", zap.String("extension", handler.Name), zap.Error(told), zap.ByteString("stack", debug.Stack()))
+			err = errors.New("OnStep panicked: " + failure.PanicText(reason))
+			p.log.Error("OnStep panicked", zap.String("extension", step.Extension), zap.Error(err), zap.ByteString("stack", debug.Stack()))
 		}
 	}()
-	step := Step{Extension: handler.Name, Result: result.String(), Object: slices.Clone(p.object.document.Raw), Err: failure.ForAuthors(err), Took: took, Undeclared: host.TakeUndeclared(ctx)}
-	p.onStep(step)
-	return err
+	p.onStep(*step)
+	return nil
 }

@@ -313,6 +313,9 @@ func (e *Engine) addSteps(h *hook, req *Request, out *Outcome) {
 	}
 	steps, traces := e.take()
 	for i, step := range steps {
+		if step.Object == nil { // it was cut off
+			step.Object = before
+		}
 		out.Steps = append(out.Steps, Step{
 			Step: step, Webhook: h.Webhook, Before: before, Effects: traces[i].effects, Forbidden: traces[i].forbidden, Lost: traces[i].lost,
 		})

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -658,6 +659,23 @@ func TestWithoutAnExtensionAStrictRequestFails(t *testing.T) {
 	admit.New(v).Strict().Create(pod("web"))
 	if !slices.Equal(v.errors, []string{"CREATE Pod web: there is no extension that answers admissions"}) {
 		t.Errorf("got %q", v.errors)
+	}
+}
+
+func TestAnExtensionThatIsTooLateWasCalledAndHasAnError(t *testing.T) {
+	v := &verdict{TB: t}
+	late := extension.Mutating(extension.MutatorFunc[*corev1.Pod](func(ctx context.Context, _ *corev1.Pod, _ *extension.Request) error {
+		<-ctx.Done()
+		return nil
+	}), extension.Scope{Name: "late", Timeout: time.Second})
+	result := admit.New(v, late).Strict().Create(pod("web"))
+	if result.Allowed || !slices.Equal(result.Called, []string{"extension.MutatorFunc"}) || result.Err == nil || !strings.Contains(result.Err.Error(), "did not finish in time") {
+		t.Errorf("allowed is %t, called are %q, the error is %v", result.Allowed, result.Called, result.Err)
+	}
+	for _, said := range v.errors {
+		if strings.Contains(said, "no extension") {
+			t.Errorf("it says %q", said)
+		}
 	}
 }
 
