@@ -15,6 +15,16 @@ import (
 // server sent it, with the methods that authors reach for. It is the handler's own,
 // to change and to keep: no other handler sees it. Only one goroutine at a time may
 // use it. The deadline of the handler's context is the time that is left to answer.
+//
+// Some fields are empty in some requests:
+//
+//   - Name on the CREATE of an object with metadata.generateName. Each DELETE of a
+//     collection, as of `kubectl delete --all`, has the name of its object here; match
+//     conditions see an empty request.name;
+//   - Namespace of what is in none, but for a Namespace, which is its own;
+//   - Object on a DELETE, and OldObject on a CREATE and a CONNECT; on a CONNECT, Object
+//     is the options of the connection, and Name that of the Pod, Service or Node;
+//   - Options on a CONNECT.
 type Request struct {
 	admission.Request
 

@@ -170,6 +170,37 @@ func TestADeletedPodReachesTheExtension(t *testing.T) {
 	}
 }
 
+// As of kubectl delete --all: an API server sends no name then.
+func TestADeletionOfACollectionHasTheNameOfEachObject(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	start(t, manager.Options{Namespace: namespace}, extension.Validating(extension.ValidatorFunc[*corev1.ConfigMap](
+		func(_ context.Context, _ *corev1.ConfigMap, req *extension.Request) error {
+			if req.Name == "precious" {
+				return extension.Deny("it stays")
+			}
+			return nil
+		}), extension.Scope{Rules: extension.Resources("", "v1", []string{"configmaps"}, admissionregistrationv1.Delete)}))
+	maps := clientset.CoreV1().ConfigMaps(namespace)
+	for _, name := range []string{"precious", "other"} {
+		if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testkit.Eventually(t, "it is protected", func(ctx context.Context) bool {
+		return apierrors.IsForbidden(maps.Delete(ctx, "precious", metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}))
+	})
+	if err := maps.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("the deletion of all says %v", err)
+	}
+	if _, err := maps.Get(t.Context(), "precious", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+	if err := maps.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: "metadata.name=other"}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAPanickingExtensionFailsItsOwnRequestOnly(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)

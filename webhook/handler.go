@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 
@@ -213,6 +214,9 @@ func (e *exchange) enter(ctx context.Context, body []byte, deadline time.Time) e
 			return e.enterUnseen(ctx, beginning, err, deadline)
 		}
 	}
+	if err == nil && request.Name == "" && len(request.OldObject.Raw) > 0 {
+		err = nameDeleted(request)
+	}
 	if err != nil {
 		return err
 	}
@@ -233,6 +237,18 @@ func (e *exchange) enter(ctx context.Context, body []byte, deadline time.Time) e
 		return err
 	}
 	e.passage.begin(e.chain, request, e.request, object)
+	return nil
+}
+
+// nameDeleted gives a request the name of its old object, which an API server leaves out
+// when it deletes a collection: a handler that protects an object by its name would let
+// `kubectl delete --all` pass.
+func nameDeleted(request *extension.Request) error {
+	var old metav1.PartialObjectMetadata
+	if err := wire.Decode(request.OldObject.Raw, &old); err != nil {
+		return failure.New(http.StatusBadRequest, "decoding the metadata of the old object: %w", err)
+	}
+	request.Name = old.Name
 	return nil
 }
 
