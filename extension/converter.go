@@ -28,6 +28,10 @@ import (
 // fills in. It may change labels and annotations. Everything else in the metadata stays as
 // it is: an attempt to change it is an error. The library sets apiVersion and kind.
 //
+// The object need not be whole: for a server-side apply, an API server converts it without
+// the fields that its manager has given up, required ones too. What is absent stays absent, and
+// is no error: one would make each apply fail by which a manager goes from one version to another.
+//
 // Objects are converted whenever somebody reads or writes them in another version than the
 // stored one, so a function must lose nothing: what the other version cannot express can be
 // kept in an annotation. RoundTrip of package testing/admit tests it. A function must depend
@@ -42,7 +46,7 @@ import (
 //
 // With an error, or a panic, the request fails for which the object was to be converted;
 // its text is for the user. A list in which one object fails is an error as a whole. So
-// return an error only for what cannot be expressed at all.
+// return an error only for a value that cannot be expressed at all.
 type Converter struct {
 	crd      string
 	versions []version // the hub first

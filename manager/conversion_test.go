@@ -87,6 +87,9 @@ func (a *alarms) converter() *extension.Converter {
 				panic("the text says so")
 			}
 			to.Spec.Message = from.Spec.Text
+			if from.Spec.Time == "" {
+				return nil // it is not whole
+			}
 			_, err := fmt.Sscanf(from.Spec.Time, "%d:%d", &to.Spec.Hour, &to.Spec.Minute)
 			return err
 		},
@@ -278,6 +281,21 @@ func TestAConversionThatFailsIsToldToItsUser(t *testing.T) {
 		t.Error("the failures are not counted and logged")
 	}
 	a.isConverted() // still
+}
+
+// As Flux and Argo CD do when a repository goes from v1 to v2: the API server converts the object without what the manager
+// has given up.
+func TestAManagerAppliesAnObjectInOneVersionAfterAnother(t *testing.T) {
+	t.Parallel()
+	a := newAlarms(t)
+	a.install()
+	start(t, manager.Options{Namespace: newNamespace(t)}, a.converter())
+	a.isConverted()
+	for _, version := range []string{"v1", "v2", "v1"} {
+		if _, err := a.of(version).Namespace("default").Apply(t.Context(), "alarm-1", a.object(version, 1), metav1.ApplyOptions{FieldManager: "flux"}); err != nil {
+			t.Errorf("applying %s: %v", version, err)
+		}
+	}
 }
 
 func TestAConversionWaitsForItsDefinitionAndIsRepaired(t *testing.T) {

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,9 +33,11 @@ func Convert(t testing.TB, c *extension.Converter, from, into client.Object) {
 	}
 }
 
-// RoundTrip tests that a conversion loses nothing. It converts each object to each other
-// version and back, and calls [testing.TB.Errorf] with the difference if that is another
-// object. Give it objects with a value in every field, of every version.
+// RoundTrip tests that a conversion loses nothing, and takes objects that are not whole. It
+// converts each object to each other version and back, and calls [testing.TB.Errorf] with the
+// difference if that is another object. It also converts it without each of its fields, as API
+// servers do for a server-side apply, and with null in their place, and calls Errorf with the
+// error. Give it objects with a value in every field, of every version.
 func RoundTrip(t testing.TB, c *extension.Converter, objects ...client.Object) {
 	t.Helper()
 	opened := open(t, c)
@@ -59,8 +63,47 @@ func RoundTrip(t testing.TB, c *extension.Converter, objects ...client.Object) {
 			if difference := cmp.Diff(object, back, cmpopts.EquateEmpty(), cmpopts.IgnoreTypes(metav1.TypeMeta{})); difference != "" {
 				t.Errorf("%s %s is another one after it was %s (-before +after):\n%s", opened.CRD, object.GetName(), other.Name, difference)
 			}
+			convertsParts(t, opened, object, from, other)
 		}
 	}
+}
+
+// convertsParts reports the fields without which an object cannot be converted.
+func convertsParts(t testing.TB, c *host.Converter, object client.Object, from, to *host.ConverterVersion) {
+	t.Helper()
+	content, err := contentOf(c, object, from)
+	if err != nil {
+		t.Errorf("%s: %v", c.CRD, err)
+		return
+	}
+	var walk func(value any, path string)
+	walk = func(value any, path string) {
+		switch value := value.(type) {
+		case map[string]any:
+			for _, key := range slices.Sorted(maps.Keys(value)) {
+				if path == "" && slices.Contains([]string{"apiVersion", "kind", "metadata"}, key) {
+					continue
+				}
+				field, child := strings.TrimPrefix(path+"."+key, "."), value[key]
+				value[key] = nil
+				_, null := review(c, content, from, to)
+				delete(value, key)
+				_, absent := review(c, content, from, to)
+				value[key] = child
+				if absent != nil {
+					t.Errorf("%s: without %s: %v: an API server converts an object without the fields that a server-side apply gives up: leave out what is absent", c.CRD, field, absent)
+				} else if null != nil {
+					t.Errorf("%s: with null for %s: %v: take it as absent", c.CRD, field, null)
+				}
+				walk(child, field)
+			}
+		case []any:
+			for i, item := range value {
+				walk(item, fmt.Sprintf("%s[%d]", path, i))
+			}
+		}
+	}
+	walk(content, "")
 }
 
 func open(t testing.TB, c *extension.Converter) *host.Converter {
@@ -84,43 +127,61 @@ func versionOf(c *host.Converter, object client.Object) *host.ConverterVersion {
 	return nil
 }
 
-// convert sends a review to the converter.
+// convert converts an object to the version of another.
 func convert(c *host.Converter, from, into client.Object) error {
 	is, wanted := versionOf(c, from), versionOf(c, into)
 	if is == nil || wanted == nil {
 		return fmt.Errorf("the converter of %s has no version for a %T or a %T: it has %s; an object without a Go type needs its apiVersion", c.CRD, from, into, strings.Join(c.Names(), ", "))
 	}
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(from)
+	content, err := contentOf(c, from, is)
 	if err != nil {
 		return err
 	}
+	converted, err := review(c, content, is, wanted)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(converted, into)
+}
+
+// contentOf returns an object of a version as an API server has it.
+func contentOf(c *host.Converter, object client.Object, is *host.ConverterVersion) (map[string]any, error) {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return nil, err
+	}
 	content["apiVersion"] = c.Group + "/" + is.Name
 	if content["kind"] == nil {
-		content["kind"] = reflect.TypeOf(from).Elem().Name()
+		content["kind"] = reflect.TypeOf(object).Elem().Name()
 	}
+	return content, nil
+}
+
+// review sends a review of an object to the converter.
+func review(c *host.Converter, content map[string]any, is, wanted *host.ConverterVersion) (json.RawMessage, error) {
 	body, err := json.Marshal(map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",
 		"request": map[string]any{"uid": "admit", "desiredAPIVersion": c.Group + "/" + wanted.Name, "objects": []any{content}},
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	request := httptest.NewRequest(http.MethodPost, webhook.ConversionPath(c.CRD), bytes.NewReader(body))
 	request.Header.Set("Content-Type", "application/json")
 	answer := httptest.NewRecorder()
 	webhook.ConversionHandler(c, webhook.HandlerOptions{}).ServeHTTP(answer, request)
-	var review struct {
+	var got struct {
 		Response struct {
 			ConvertedObjects []json.RawMessage `json:"convertedObjects"`
 			Result           metav1.Status     `json:"result"`
 		} `json:"response"`
 		Message string `json:"message"`
 	}
-	if err := json.Unmarshal(answer.Body.Bytes(), &review); err != nil {
-		return err
+	if err := json.Unmarshal(answer.Body.Bytes(), &got); err != nil {
+		return nil, err
 	}
-	if len(review.Response.ConvertedObjects) != 1 {
-		return fmt.Errorf("from %s to %s: %s%s", is.Name, wanted.Name, review.Response.Result.Message, review.Message)
+	if len(got.Response.ConvertedObjects) != 1 {
+		return nil, fmt.Errorf("from %s to %s: %s%s", is.Name, wanted.Name, got.Response.Result.Message, got.Message)
 	}
-	return json.Unmarshal(review.Response.ConvertedObjects[0], into)
+	return got.Response.ConvertedObjects[0], nil
 }

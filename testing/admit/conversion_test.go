@@ -1,6 +1,7 @@
 package admit_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -23,4 +24,21 @@ func TestARoundTripThatLosesSomethingFails(t *testing.T) {
 		t.Errorf("got the errors %q", v.errors)
 	}
 	admit.RoundTrip(t, forgets, &v2.Alarm{ObjectMeta: named, Spec: v2.AlarmSpec{Message: "Get up"}})
+}
+
+func TestAConverterThatWantsWholeObjectsFails(t *testing.T) {
+	strict := extension.Converting("alarms.alarm.example.com", "v2", extension.Between("v1",
+		func(from *v1.Alarm, to *v2.Alarm) error {
+			if from.Spec.Text == "" {
+				return errors.New("spec.text: required")
+			}
+			to.Spec.Message = from.Spec.Text
+			return nil
+		},
+		func(from *v2.Alarm, to *v1.Alarm) error { to.Spec.Text = from.Spec.Message; return nil }))
+	v := &verdict{TB: t}
+	admit.RoundTrip(v, strict, &v1.Alarm{ObjectMeta: metav1.ObjectMeta{Name: "early"}, Spec: v1.AlarmSpec{Text: "Get up"}})
+	if len(v.errors) != 2 || !strings.Contains(v.errors[0], "without spec: ") || !strings.Contains(v.errors[1], "without spec.text: from v1 to v2") {
+		t.Errorf("got the errors %q", v.errors)
+	}
 }
