@@ -380,7 +380,7 @@ func anyMatches(globs []string, name string) bool {
 }
 
 // ForTemplate returns the policies that apply to a template of this name, and those that do not, in the order of their
-// names.
+// names. One that is being deleted applies to none, whoever holds it back by a finalizer.
 func (l *BrokerPolicyList) ForTemplate(template string) (apply, others []BrokerPolicy) {
 	return l.divide(func(p *BrokerPolicy) bool { return p.AppliesTo(template) })
 }
@@ -392,7 +392,7 @@ func (l *BrokerPolicyList) ForWorkspace(workspace string) (apply, others []Broke
 
 func (l *BrokerPolicyList) divide(applies func(*BrokerPolicy) bool) (apply, others []BrokerPolicy) {
 	for i := range l.Items {
-		if applies(&l.Items[i]) {
+		if l.Items[i].DeletionTimestamp.IsZero() && applies(&l.Items[i]) {
 			apply = append(apply, l.Items[i])
 		} else {
 			others = append(others, l.Items[i])

@@ -2,13 +2,16 @@ package broker_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/internal/testkit"
@@ -57,7 +60,7 @@ func TestBrokerPolicies(t *testing.T) {
 	})
 	namespace := run.Namespace
 	grant(t, namespace, "authors", "author",
-		rbacv1.PolicyRule{APIGroups: []string{"admitkit.dev"}, Resources: []string{"brokerpolicies"}, Verbs: []string{"create", "update", "get"}},
+		rbacv1.PolicyRule{APIGroups: []string{"admitkit.dev"}, Resources: []string{"brokerpolicies"}, Verbs: []string{"create", "update", "patch", "get"}},
 		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"model-key"}, Verbs: []string{"get"}})
 	author := user(t, "author")
 	testkit.Succeeds(t, time.Minute, "the author gets their rights", func(ctx context.Context) error {
@@ -72,6 +75,28 @@ func TestBrokerPolicies(t *testing.T) {
 		becomes(t, changes, v1alpha1.DiscoveryActive)
 	})
 	t.Run("are refused with the field and the remedy", func(t *testing.T) { refusals(t, namespace, author) })
+	t.Run("are judged and apply to nothing while a finalizer holds them back", func(t *testing.T) {
+		held := policy(namespace, "held")
+		held.Finalizers = []string{"example.com/author"}
+		testkit.Create(t, author, held)
+		if err := admin.Delete(t.Context(), held.DeepCopy()); err != nil {
+			t.Fatal(err)
+		}
+		stolen := client.RawPatch(types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/grants/credentials/0/secret/name","value":"payroll"}]`))
+		if err := author.Patch(t.Context(), held.DeepCopy(), stolen); !apierrors.IsForbidden(err) {
+			t.Errorf("the author names a Secret that they may not read: %v", err)
+		}
+		var all v1alpha1.BrokerPolicyList
+		if err := admin.List(t.Context(), &all, client.InNamespace(namespace)); err != nil {
+			t.Fatal(err)
+		}
+		if apply, _ := all.ForTemplate("agent-1"); slices.ContainsFunc(apply, func(p v1alpha1.BrokerPolicy) bool { return p.Name == held.Name }) {
+			t.Error("it applies")
+		}
+		if err := author.Patch(t.Context(), held, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))); err != nil {
+			t.Errorf("the author takes the finalizer away: %v", err)
+		}
+	})
 	t.Run("say in conditions that a discovery is over", func(t *testing.T) { becomes(t, changes, v1alpha1.DiscoveryExpired) })
 	t.Run("keep a discovery that is over while the rest changes", func(t *testing.T) {
 		becomes(t, over, v1alpha1.DiscoveryExpired)

@@ -66,15 +66,12 @@ func (*rules) ClusterRights() []rbacv1.PolicyRule {
 func (r *rules) Validate(ctx context.Context, policy *v1alpha1.BrokerPolicy, req *extension.Request) error {
 	var old *v1alpha1.BrokerPolicy
 	if req.Operation == admissionv1.Update {
-		if policy.DeletionTimestamp != nil {
-			return nil // what takes finalizers away must pass
-		}
 		var err error
 		if old, err = extension.Old[*v1alpha1.BrokerPolicy](req); err != nil {
 			return err
 		}
 		if apiequality.Semantic.DeepEqual(policy.Spec, old.Spec) {
-			return nil
+			return nil // as of what takes a finalizer away
 		}
 	}
 	for _, warning := range warnings(&policy.Spec) {
