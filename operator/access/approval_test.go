@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/internal/testkit"
@@ -57,6 +58,26 @@ func newPanel(t *testing.T) *panel {
 	pods.Spec.AccessConfig.Approval = p.approval(2, "1h")
 	testkit.Create(t, admin, pods)
 	return p
+}
+
+// Who decided, or may write decisions, holds it back by a finalizer.
+func TestADecisionThatIsDeletedDoesNotCountWhoeverHoldsItBack(t *testing.T) {
+	t.Parallel()
+	p := newPanel(t)
+	req := p.ask(t, alice, "two")
+	d := decision(req, v1alpha1.DecisionApprove, "")
+	d.Finalizers = []string{"example.com/held"}
+	testkit.Create(t, as(t, p.sam), d)
+	waitsWith(t, req, 1)
+	if err := admin.Delete(t.Context(), d.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	waitsWith(t, req, 0)
+	approved(t, req, p.sue)
+	waitsWith(t, req, 1)
+	if err := admin.Patch(t.Context(), d, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))); err != nil {
+		t.Error(err)
+	}
 }
 
 // letDecide lets members of groups create decisions.

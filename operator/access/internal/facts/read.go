@@ -3,6 +3,7 @@ package facts
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -98,6 +99,8 @@ func (r *Reader) readAsking(ctx context.Context, f *Facts, now time.Time) error 
 		if f.Decisions, err = r.DecisionsAbout(ctx, f.Key.Namespace, string(f.Request.GetUID())); err != nil {
 			return err
 		}
+		// Whoever decided may hold a decision back by a finalizer.
+		f.Decisions = slices.DeleteFunc(f.Decisions, func(d v1alpha1.AccessDecision) bool { return !d.DeletionTimestamp.IsZero() })
 	}
 	err := r.readTarget(ctx, f)
 	switch {
