@@ -99,8 +99,10 @@ func (p *Proxy) check(host string, port int32) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, errDiscovered) && !p.reports.failing.Load():
-		p.reports.add(host, port, true, err.Error())
-		return nil
+		if p.reports.add(host, port, true, err.Error()) {
+			return nil
+		}
+		err = fmt.Errorf("a discovery lets through what is recorded only, at most %d new names every %s: try again", maxDiscovered, reportEvery)
 	case errors.Is(err, errDiscovered):
 		err = errors.New("a discovery lets through what is recorded only, and the broker records nothing")
 	}
@@ -235,7 +237,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, scheme, name str
 		Rewrite: func(out *httputil.ProxyRequest) {
 			// The query is the one without what Go cannot read.
 			out.Out.URL = &url.URL{Scheme: scheme, Host: net.JoinHostPort(name, strconv.Itoa(int(port))), Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: out.Out.URL.RawQuery}
-			out.Out.Host = r.Host
+			out.Out.Host = hostPort(scheme, name, port) // a server may read more out of what the run wrote
 			p.withoutSignIn(out.Out, name, port)
 			maps.Copy(out.Out.Header, credentials)
 		},
@@ -249,6 +251,14 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, scheme, name str
 		},
 	}
 	proxy.ServeHTTP(w, r)
+}
+
+// hostPort is the Host header for a name and a port.
+func hostPort(scheme, name string, port int32) string {
+	if scheme == "http" && port == 80 || scheme == "https" && port == 443 {
+		return name
+	}
+	return net.JoinHostPort(name, strconv.Itoa(int(port)))
 }
 
 // withoutSignIn removes what would sign the run in, and has it on record.

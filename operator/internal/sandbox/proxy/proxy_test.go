@@ -283,6 +283,11 @@ func (o *outside) refusesDisguises(t *testing.T) {
 		t.Errorf("another Host: %v %v", resp, err)
 	}
 	o.onRecord(t, "api.example.com", `the Host of a request is "other.example.com"`)
+	inside = tls.Client(o.tunnel(t), &tls.Config{ServerName: "api.example.com", RootCAs: o.trust})
+	_, _ = io.WriteString(inside, "GET / HTTP/1.1\r\nHost: api.example.com:other.example.com\r\nConnection: close\r\n\r\n")
+	if answer, err := io.ReadAll(inside); err != nil || strings.Contains(string(answer), "other.example.com") {
+		t.Errorf("a port that is another name goes on: %v %s", err, answer)
+	}
 	raw := o.tunnel(t)
 	_, _ = io.WriteString(raw, "SSH-2.0-OpenSSH_9.9\r\n")
 	if n, _ := io.Copy(io.Discard, raw); n > 7 { // an alert of TLS
@@ -421,6 +426,22 @@ func TestReportsAreFoldedAndBounded(t *testing.T) {
 	}
 	if count != 1001 || len(broker.reports) > protocol.MaxReported {
 		t.Errorf("%d connections in %d entries", count, len(broker.reports))
+	}
+}
+
+func TestWhatARunMakesManyOfHidesNothingElse(t *testing.T) {
+	r := newReports(&answers{}, zap.NewNop())
+	for i := range 200 {
+		r.add(fmt.Sprintf("refused-%d.example.com", i), 443, false, "no policy allows it")
+		r.addRemoved("api.example.com", 443, fmt.Sprintf("header X-%d-Key", i))
+	}
+	for i := range 2 * maxDiscovered {
+		if named := r.add(fmt.Sprintf("discovered-%d.example.com", i), 443, true, "a discovery"); named != (i < maxDiscovered) {
+			t.Errorf("name %d that a discovery lets through is on record: %v", i, named)
+		}
+	}
+	if len(r.entries) > protocol.MaxReported {
+		t.Errorf("%d entries", len(r.entries))
 	}
 }
 

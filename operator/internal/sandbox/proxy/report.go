@@ -48,9 +48,34 @@ func newReports(broker Broker, log *zap.Logger) *reports {
 	return &reports{broker: broker, log: log, id: rand.Text(), entries: map[kind]*protocol.Reported{}}
 }
 
-// add counts a connection.
-func (r *reports) add(host string, port int32, allowed bool, reason string) {
-	r.count(kind{host: host, port: port, allowed: allowed, reason: reason})
+// The most entries of a report: what a run makes many of hides nothing else. Twice as many names that a discovery let
+// through are kept of a report that was not taken, and three entries are those of other names.
+const (
+	maxDiscovered = 16
+	maxRefused    = 18
+	maxRemoved    = protocol.MaxReported - 3 - 2*maxDiscovered - maxRefused
+)
+
+// hasRoom reports whether one more entry of the sort has a place of its own. The caller holds the mutex.
+func (r *reports) hasRoom(k kind, discovered int) bool {
+	there, most := 0, maxRefused
+	switch {
+	case k.removed:
+		most = maxRemoved
+	case k.allowed:
+		most = discovered
+	}
+	for other := range r.entries {
+		if other.allowed == k.allowed && other.removed == k.removed && other.host != otherNames {
+			there++
+		}
+	}
+	return there < most
+}
+
+// add counts a connection, and reports whether it will be on record by its name.
+func (r *reports) add(host string, port int32, allowed bool, reason string) (named bool) {
+	return r.count(kind{host: host, port: port, allowed: allowed, reason: reason})
 }
 
 // addRemoved counts a request that went on without something.
@@ -58,12 +83,16 @@ func (r *reports) addRemoved(host string, port int32, what string) {
 	r.count(kind{host: host, port: port, allowed: true, removed: true, reason: what})
 }
 
-func (r *reports) count(k kind) {
+func (r *reports) count(k kind) (named bool) {
 	now := time.Now().UTC()
 	k.host, k.reason = cut(cmp.Or(k.host, "(no name)")), cut(k.reason)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.entries[k] == nil && len(r.entries) >= protocol.MaxReported-3 { // three are left for others
+	named = r.entries[k] != nil || r.hasRoom(k, maxDiscovered)
+	switch {
+	case !named && k.allowed && !k.removed: // it is refused then
+		return false
+	case !named:
 		k = kind{host: otherNames, allowed: k.allowed, removed: k.removed, reason: "more different names than a report can have"}
 	}
 	entry := r.entries[k]
@@ -73,6 +102,7 @@ func (r *reports) count(k kind) {
 	}
 	entry.Count++
 	entry.Last = now
+	return named
 }
 
 // cut makes a text of a run one that the broker takes: at most twice as long in JSON.
@@ -127,7 +157,7 @@ func (r *reports) send(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for k, old := range entries {
-		if r.entries[k] == nil && len(r.entries) >= protocol.MaxReported-3 {
+		if r.entries[k] == nil && k.host != otherNames && !r.hasRoom(k, 2*maxDiscovered) {
 			k = kind{host: otherNames, allowed: old.Allowed, removed: old.Removed, reason: "more different names than a report can have"}
 			old.Host, old.Port, old.Removed, old.Reason = k.host, k.port, k.removed, k.reason
 		}

@@ -85,13 +85,13 @@ func strip(out *http.Request, headers, query []string) (removed []string) {
 		}
 	}
 	// Some write a key into the list of protocols of a WebSocket.
-	if protocols := out.Header.Get("Sec-Websocket-Protocol"); len(protocols) > maxProtocols || signs(protocols) {
+	if protocols := strings.Join(out.Header.Values("Sec-Websocket-Protocol"), ","); len(protocols) > maxProtocols || signs(protocols) {
 		if !has(headers, "Sec-WebSocket-Protocol") {
 			out.Header.Del("Sec-Websocket-Protocol")
 			removed = append(removed, "header Sec-WebSocket-Protocol")
 		}
 	}
-	for _, header := range []string{"Max-Forwards", "X-Http-Method-Override", "X-Method-Override", "X-Original-Url", "X-Rewrite-Url", "Http2-Settings"} {
+	for _, header := range []string{"Max-Forwards", "X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Host", "X-Http-Host-Override", "X-Forwarded-Server", "X-Original-Url", "X-Rewrite-Url", "Http2-Settings"} {
 		out.Header.Del(header)
 	}
 	out.Trailer = nil // headers, too, to some

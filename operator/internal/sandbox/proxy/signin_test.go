@@ -76,6 +76,10 @@ func TestWhatSignsInIsRemoved(t *testing.T) {
 		if strip(r, nil, nil); (r.Header.Get("Sec-WebSocket-Protocol") != "") != goesOn {
 			t.Errorf("the protocol %s: goes on is %v", value, !goesOn)
 		}
+		r.Header["Sec-Websocket-Protocol"] = []string{"chat", value} // a server reads both lines as one list
+		if strip(r, nil, nil); (r.Header.Get("Sec-WebSocket-Protocol") != "") != goesOn {
+			t.Errorf("the protocol %s in a second line: goes on is %v", value, !goesOn)
+		}
 	}
 	r := httptest.NewRequest(http.MethodGet, "https://api.example.com/?api_key=x&token=y", nil)
 	if removed := strip(r, nil, []string{"api_key"}); r.URL.RawQuery != "api_key=x" || !slices.Equal(removed, []string{"query token"}) {
