@@ -30,7 +30,6 @@ const (
 	control
 	// command is a string, as in ESC ], which ends with BEL or ESC \.
 	command
-	commandEscape
 	// charset is ESC ( and so on: one more byte.
 	charset
 )
@@ -50,6 +49,14 @@ func (t *Text) Flush() {
 }
 
 func (t *Text) take(b byte) {
+	switch b {
+	case 0x1b: // begins a sequence, also within another
+		t.state = escape
+		return
+	case 0x18, 0x1a: // end any
+		t.state = plain
+		return
+	}
 	switch t.state {
 	case escape:
 		t.state = afterEscape(b)
@@ -60,14 +67,7 @@ func (t *Text) take(b byte) {
 			t.state = plain
 		}
 	case command:
-		switch b {
-		case 0x07:
-			t.state = plain
-		case 0x1b:
-			t.state = commandEscape
-		}
-	case commandEscape:
-		if t.state = command; b == '\\' {
+		if b == 0x07 {
 			t.state = plain
 		}
 	default:
@@ -83,16 +83,12 @@ func afterEscape(b byte) state {
 		return command
 	case '(', ')', '*', '+', '#', '%', ' ':
 		return charset
-	case 0x1b:
-		return escape
 	}
 	return plain
 }
 
 func (t *Text) print(b byte) {
 	switch {
-	case b == 0x1b:
-		t.state = escape
 	case b == '\n', b == '\r':
 		if len(t.line) > 0 {
 			t.end(0)

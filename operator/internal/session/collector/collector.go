@@ -316,7 +316,7 @@ func (c *Collector) begin(r *http.Request, arrived time.Time) (*recording, *live
 	if err := c.room(ticket); err != nil { // before anything is read or written
 		return nil, nil, err
 	}
-	if over := c.quota.add(ticket.User, 0); over != "" { // for good: nobody gets past the recording by printing much
+	if over := c.quota.add(ticket.User, bytesOfSession); over != "" { // for good: nobody gets past the recording by printing much
 		return nil, nil, refuse(http.StatusForbidden, "%s by this collector", over)
 	}
 	if err := c.runs(r.Context(), ticket); err != nil {

@@ -51,6 +51,9 @@ func recordIn(t *testing.T, folder Folder) (_ Folder, id string) {
 	if err := os.Mkdir(folder.path(id, ""), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := redeem(folder, &Redeemed{Ticket: protocol.Ticket{ID: id, User: "alice", Namespace: "apps", Expires: now.Add(time.Minute).Unix()}, At: now}, key); err != nil {
+		t.Fatal(err)
+	}
 	first, err := resume(folder, id, key)
 	if err != nil {
 		t.Fatal(err)
@@ -108,6 +111,9 @@ func TestARecordingIsWholeUntilSomebodyChangesIt(t *testing.T) {
 		want   error
 	}{
 		"a part is gone":               {remove("000002.part"), ErrChanged},
+		"whose it was is gone":         {remove(sessionFile), ErrChanged},
+		"it is somebody else's":        {edit(sessionFile, func(text []byte) []byte { return bytes.Replace(text, []byte("alice"), []byte("bob"), 1) }), ErrChanged},
+		"it was somewhere else":        {edit(sessionFile, func(text []byte) []byte { return bytes.Replace(text, []byte("apps"), []byte("shop"), 1) }), ErrChanged},
 		"all parts are gone":           {remove("000001.part", "000002.part"), ErrChanged},
 		"the end is cut off":           {edit("000002.part", func(c []byte) []byte { return c[:len(c)-10] }), ErrChanged},
 		"a byte is another":            {edit("000001.part", func(c []byte) []byte { return bytes.Replace(c, []byte("caf"), []byte("bar"), 1) }), ErrChanged},

@@ -217,7 +217,7 @@ func (c *Collector) lost(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if redeemed.Ticket.ID != id || !key.Signed(func(key []byte) bool { return redeemed.mac(key) == redeemed.MAC }) {
+	if redeemed.Ticket.ID != id || !redeemed.isSigned(key) {
 		return nil
 	}
 	if over, err := c.conclude(ctx, &redeemed.Ticket, key, true); over || err != nil {

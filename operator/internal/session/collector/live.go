@@ -301,24 +301,35 @@ func (c *Collector) check(session *live, to *recording, f *protocol.Frame) error
 	case f.Type == protocol.Exit:
 		return checkEnd(f.Data)
 	case f.Type == protocol.Begin:
-		head := protocol.Head{}
-		if err := json.Unmarshal(f.Data, &head); err != nil {
-			return fmt.Errorf("%w: a beginning that is no JSON: %w", protocol.ErrFrame, err)
-		}
-		if protocol.Sum(head.Command) != session.ticket.Command && !isShortened(head.Command) {
-			return fmt.Errorf("%w: the command is not that of the ticket", protocol.ErrFrame)
+		if err := checkHead(session.ticket, f.Data); err != nil {
+			return err
 		}
 	}
-	over := c.quota.add(session.ticket.User, len(f.Data))
-	if to.bytes > c.options.MaxBytes {
+	over, size := "", to.size()
+	if f.Seq == to.next { // else nothing is stored
+		over = c.quota.add(session.ticket.User, f.Size())
+	}
+	if size > c.options.MaxBytes {
 		over = "its recording is too large"
 	}
 	switch {
-	case to.bytes > c.options.MaxBytes+spareBytes, session.told && to.bytes > session.toldAfter+spareBytes:
+	case size > c.options.MaxBytes+spareBytes, session.told && size > session.toldAfter+spareBytes:
 		return fmt.Errorf("%w: the recording is too large", protocol.ErrFrame)
 	case over != "" && !session.told:
-		session.told, session.toldAfter = true, to.bytes
+		session.told, session.toldAfter = true, size
 		return session.stop(over)
+	}
+	return nil
+}
+
+// checkHead refuses the beginning of another session.
+func checkHead(ticket *protocol.Ticket, data []byte) error {
+	var head protocol.Head
+	if err := json.Unmarshal(data, &head); err != nil {
+		return fmt.Errorf("%w: a beginning that is no JSON: %w", protocol.ErrFrame, err)
+	}
+	if protocol.Sum(head.Command) != ticket.Command && !isShortened(head.Command) {
+		return fmt.Errorf("%w: the command is not that of the ticket", protocol.ErrFrame)
 	}
 	return nil
 }

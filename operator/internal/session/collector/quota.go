@@ -18,6 +18,9 @@ type quota struct {
 	all   int64
 }
 
+// bytesOfSession is about what is stored of a connection beside its frames.
+const bytesOfSession = 4 << 10
+
 // add counts bytes, and says whether that was too much.
 func (q *quota) add(user string, bytes int) (over string) {
 	q.mu.Lock()

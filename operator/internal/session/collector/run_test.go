@@ -12,9 +12,6 @@ import (
 func TestRecordingsAreDeletedAfterTheirRetention(t *testing.T) {
 	folder, old := record(t)
 	_, young := recordIn(t, folder)
-	if err := folder.Create(t.Context(), nameOf(old, sessionFile), []byte("{}")); err != nil {
-		t.Fatal(err)
-	}
 	clock := time.Now()
 	entries, err := folder.List(t.Context(), old)
 	if err != nil {

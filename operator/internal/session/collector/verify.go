@@ -54,6 +54,9 @@ func Verify(ctx context.Context, from Storage, id string, key protocol.Key) (*Se
 	if err != nil {
 		return nil, err
 	}
+	if err := verifyRedeemed(ctx, from, id, key); err != nil {
+		return nil, err
+	}
 	seal := &Seal{}
 	if err := json.Unmarshal(content, seal); err != nil {
 		return nil, fmt.Errorf("%s: %w: its seal is no JSON: %w", id, ErrChanged, err)
@@ -76,6 +79,25 @@ func Verify(ctx context.Context, from Storage, id string, key protocol.Key) (*Se
 		return nil, fmt.Errorf("%s: %w", id, ErrContested)
 	}
 	return seal, nil
+}
+
+// verifyRedeemed returns an error unless who ran a session, and where, is as it was written.
+func verifyRedeemed(ctx context.Context, from Storage, id string, key protocol.Key) error {
+	redeemed, err := ReadRedeemed(ctx, from, id)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s: %w: %s is gone", id, ErrChanged, sessionFile)
+	case err != nil:
+		return fmt.Errorf("%s: %w", id, err)
+	case redeemed.Ticket.ID != id || !redeemed.isSigned(key):
+		return fmt.Errorf("%s: %w: %s, which says whose session it was, is by no key that this installation has", id, ErrChanged, sessionFile)
+	}
+	return nil
+}
+
+// isSigned reports whether a collector with the key wrote it.
+func (r *Redeemed) isSigned(key protocol.Key) bool {
+	return key.Signed(func(key []byte) bool { return r.mac(key) == r.MAC })
 }
 
 // Contested reports whether two had presented the ticket of the session by then.

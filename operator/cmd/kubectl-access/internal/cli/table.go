@@ -65,11 +65,12 @@ func Visible(all []Column, wide, everywhere bool) []Column {
 }
 
 // Escape keeps text of other users from controlling the terminal. printers.EscapeTerminal
-// alone leaves the control characters of C1, such as U+009B, which begins a sequence too.
+// alone leaves the control characters of C1, such as U+009B, which begins a sequence too, and
+// what turns the direction of a line or cannot be seen.
 func Escape(text string) string {
 	var escaped strings.Builder
 	for _, r := range printers.EscapeTerminal(text) {
-		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+		if !unicode.IsPrint(r) && r != '\n' && r != '\t' {
 			escaped.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
 		} else {
 			escaped.WriteRune(r)
