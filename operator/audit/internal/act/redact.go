@@ -186,12 +186,14 @@ func (r *Redactor) find(text string, at int) (from, to, next int) {
 	if end == at {
 		return 0, 0, at + 1
 	}
-	name, value, assigned := text[at:end], skipBlanks(text, end), assignment(text, end)
+	name, value, assigned := text[at:end], skipSpaces(text, end), assignment(text, end)
 	switch {
 	case isScheme(name) && value > end:
-		from, to = value, tokenEnd(text, value)
+		if from, to = value, tokenEnd(text, value); mayRun(text[from:to]) {
+			to = from
+		}
 	case assigned > 0 && r.isSecret(name):
-		from = skipScheme(text, skipBlanks(text, assigned))
+		from = skipScheme(text, assigned)
 		to = valueEnd(text, from)
 	case name[0] == '-' && value > end && (at == 0 || isBlank(text[at-1])) && !strings.HasPrefix(text[value:], "-") && r.isSecret(name):
 		from, to = value, valueEnd(text, value)
@@ -220,20 +222,27 @@ func while(text string, at int, in func(byte) bool) int {
 	return at
 }
 
-func nameEnd(text string, at int) int    { return while(text, at, isNameByte) }
-func skipBlanks(text string, at int) int { return while(text, at, isBlank) }
+func nameEnd(text string, at int) int { return while(text, at, isNameByte) }
 
-// assignment returns the position behind the = or : that follows a name, which can be
-// quoted, or 0.
+// skipSpaces returns where the blanks of a line end: behind a line break, a shell has another command.
+func skipSpaces(text string, at int) int {
+	return while(text, at, func(c byte) bool { return c == ' ' || c == '\t' })
+}
+
+// assignment returns the position of the value behind the = or : that follows a name, which can be
+// quoted, or 0. What a blank separates from NAME= is a command for a shell.
 func assignment(text string, at int) int {
 	if at < len(text) && (text[at] == '"' || text[at] == '\'') {
 		at++
 	}
-	at = skipBlanks(text, at)
-	if at < len(text) && (text[at] == '=' || text[at] == ':') {
-		return at + 1
+	sign := skipSpaces(text, at)
+	switch {
+	case sign == len(text) || text[sign] != '=' && text[sign] != ':':
+		return 0
+	case text[sign] == '=' && sign == at:
+		return sign + 1
 	}
-	return 0
+	return skipSpaces(text, sign+1)
 }
 
 // isScheme reports whether a name ends with a scheme of HTTP's Authorization (RFC
@@ -251,7 +260,7 @@ func tokenEnd(text string, at int) int {
 // skipScheme returns the position of the token, if a scheme is before it.
 func skipScheme(text string, at int) int {
 	end := nameEnd(text, at)
-	if token := skipBlanks(text, end); isScheme(text[at:end]) && token > end {
+	if token := skipSpaces(text, end); isScheme(text[at:end]) && token > end {
 		return token
 	}
 	return at

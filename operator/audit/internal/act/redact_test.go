@@ -76,6 +76,11 @@ func TestWhatAShellCouldRunIsNotTakenForASecret(t *testing.T) {
 		{"eval", "$1", "--token", "a|evil"},
 		{"eval", "$1", "--token", ">/data"},
 		{"sh", "-c", "eval $(echo http://a:rm${IFS}evil@b)"},
+		{"sh", "-c", "TOKEN= /usr/bin/evil -rf /data"},
+		{"sh", "-c", "TOKEN=\nevil"},
+		{"sh", "-c", ": --token\nevil"},
+		{"sh", "-c", ": bearer\nevil"},
+		{"sh", "-c", "# token:\nevil"},
 	} {
 		if diff := cmp.Diff(command, redactor.Command(command)); diff != "" {
 			t.Error(diff)
