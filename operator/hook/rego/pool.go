@@ -35,6 +35,8 @@ var ErrClosed = errors.New("policies are no longer evaluated")
 // A Pool is safe for concurrent use. A program that links this package is its own worker.
 type Pool struct {
 	memory int64
+	// compileTime is how long a process may take to compile a policy.
+	compileTime time.Duration
 	// slots has a value for each process that may run.
 	slots chan struct{}
 
@@ -55,18 +57,30 @@ func NewPool(workers int) *Pool {
 	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 {
 		memory = min(memory, limit/int64(workers+1))
 	}
-	return &Pool{memory: memory, slots: make(chan struct{}, workers), busy: map[*worker]bool{}}
+	return &Pool{memory: memory, compileTime: compileTime, slots: make(chan struct{}, workers), busy: map[*worker]bool{}}
 }
 
-// Compile is [Compile] for a policy that the pool evaluates.
+// Compile is [Compile] for a policy that the pool evaluates. One of its processes compiles it first: a policy of 2 KB
+// can take for ever, and nothing interrupts that either.
 func (p *Pool) Compile(source Source, options Options) (*Policy, error) {
+	if err := options.setDefaults(); err != nil {
+		return nil, err
+	}
+	if err := source.check(); err != nil {
+		return nil, err
+	}
+	text, _ := json.Marshal(compilation{source, options}) // it always marshals
+	pooled := Policy{query: source.Query, options: options, pool: p, source: source, key: sha256.Sum256(text)}
+	err := p.use(context.Background(), func(w *worker) error { return w.compile(context.Background(), &pooled, p.compileTime) })
+	if wrong := (*problem)(nil); err != nil && !errors.As(err, &wrong) { // else it says more here
+		return nil, err
+	}
 	policy, err := Compile(source, options)
 	if err != nil {
 		return nil, err
 	}
-	text, _ := json.Marshal(compilation{source, policy.options}) // it always marshals
-	policy.pool, policy.source, policy.key = p, source, sha256.Sum256(text)
-	return policy, nil
+	pooled.query, pooled.prepared = policy.query, policy.prepared
+	return &pooled, nil
 }
 
 // Close ends all processes. Evaluations that are under way fail.
@@ -93,20 +107,28 @@ func (p *Pool) Close() {
 }
 
 // evaluate evaluates a policy in a process that is free.
-func (p *Pool) evaluate(ctx context.Context, policy *Policy, input []byte, now time.Time) ([]byte, error) {
+func (p *Pool) evaluate(ctx context.Context, policy *Policy, input []byte, now time.Time) (output []byte, err error) {
+	err = p.use(ctx, func(w *worker) (err error) {
+		output, err = w.evaluate(ctx, policy, input, now)
+		return err
+	})
+	return output, err
+}
+
+// use asks a process that is free.
+func (p *Pool) use(ctx context.Context, ask func(*worker) error) error {
 	select {
 	case p.slots <- struct{}{}:
 		defer func() { <-p.slots }()
 	case <-ctx.Done():
-		return nil, fmt.Errorf("waiting for a process that evaluates policies: %w", context.Cause(ctx))
+		return fmt.Errorf("waiting for a process that evaluates policies: %w", context.Cause(ctx))
 	}
 	w, err := p.take()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	output, err := w.evaluate(ctx, policy, input, now)
-	p.put(w)
-	return output, err
+	defer p.put(w)
+	return ask(w)
 }
 
 // take returns a process that is idle, or a new one.

@@ -81,6 +81,19 @@ func TestAnEvaluationThatCannotBeInterruptedEndsWithItsProcess(t *testing.T) {
 	}
 }
 
+// The types of such a policy are 2^60 as trees.
+func TestAPolicyThatCannotBeCompiledInTimeIsAnError(t *testing.T) {
+	pool := newPool(t, 1)
+	pool.compileTime = 2 * time.Second
+	source := Source{Modules: []Module{{Name: "policy.rego", Text: "package controller\n\n" + doubling(60, "x", "1") + doubling(60, "y", "1") + "z if x60 == y60"}}}
+	if _, err := pool.Compile(source, Options{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	if policy := pooled(t, pool, `x := input.a`, Options{}); policy == nil {
+		t.Error("another is not compiled")
+	}
+}
+
 func TestBadParentsDoNotTakeAllWorkers(t *testing.T) {
 	pool := newPool(t, 2)
 	bad := pooled(t, pool, unbounded["product"].rule, Options{Timeout: 100 * time.Millisecond})

@@ -214,21 +214,28 @@ func inherited() (env []string) {
 
 // evaluate asks the process. It is killed if it takes too long, or nobody waits for it any more.
 func (w *worker) evaluate(ctx context.Context, policy *Policy, input []byte, now time.Time) ([]byte, error) {
-	if !w.known[policy.key] {
-		q := &question{Key: policy.key, Compile: &compilation{policy.source, policy.options}, Anew: len(w.known) >= maxPolicies}
-		if q.Anew {
-			clear(w.known)
-		}
-		if _, err := w.ask(ctx, policy, q, compileTime); err != nil {
-			return nil, err
-		}
-		w.known[policy.key] = true
+	if err := w.compile(ctx, policy, compileTime); err != nil {
+		return nil, err
 	}
 	q := &question{Key: policy.key, Timeout: policy.options.Timeout, Input: input, Now: now}
 	if deadline, is := ctx.Deadline(); is {
 		q.Timeout = min(q.Timeout, time.Until(deadline))
 	}
 	return w.ask(ctx, policy, q, policy.options.Timeout*3/2+time.Duration(len(input))*readTime)
+}
+
+// compile has the process compile a policy that it does not know.
+func (w *worker) compile(ctx context.Context, policy *Policy, within time.Duration) error {
+	if w.known[policy.key] {
+		return nil
+	}
+	q := &question{Key: policy.key, Compile: &compilation{policy.source, policy.options}, Anew: len(w.known) >= maxPolicies}
+	if q.Anew {
+		clear(w.known)
+	}
+	_, err := w.ask(ctx, policy, q, within)
+	w.known[policy.key] = err == nil
+	return err
 }
 
 func (w *worker) ask(ctx context.Context, policy *Policy, q *question, within time.Duration) ([]byte, error) {
