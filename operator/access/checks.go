@@ -77,17 +77,9 @@ func ReadChecks(path string) ([]Check, error) {
 	case len(text) > maxChecksFile:
 		return nil, fmt.Errorf("%s has more than %d bytes", path, maxChecksFile)
 	}
-	document := json.RawMessage("{}")
-	for read, err := range manifest.Documents(bytes.NewReader(text)) {
-		switch {
-		case err != nil:
-			return nil, fmt.Errorf("%s: %w", path, err)
-		case string(read) == "null":
-		case len(document) > 2:
-			return nil, fmt.Errorf("%s: must be one document", path) // the others would be left out
-		default:
-			document = read
-		}
+	document, err := onlyDocument(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	var content struct {
 		Checks []Check `json:"checks"`
@@ -111,6 +103,23 @@ func ReadChecks(path string) ([]Check, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return content.Checks, nil
+}
+
+// onlyDocument returns the document of a file: others would be left out.
+func onlyDocument(text []byte) (json.RawMessage, error) {
+	document := json.RawMessage("{}")
+	for read, err := range manifest.Documents(bytes.NewReader(text)) {
+		switch {
+		case err != nil:
+			return nil, err
+		case string(read) == "null":
+		case len(document) > 2:
+			return nil, errors.New("must be one document")
+		default:
+			document = read
+		}
+	}
+	return document, nil
 }
 
 // misread returns err as the field that it is about and what that must be: the errors of

@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"go.uber.org/zap"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -18,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/permission"
 	"github.com/admitkit/admitkit/operator/internal/truncate"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/decision"
@@ -113,6 +117,9 @@ func (r *runs) start(ctx context.Context, f *facts.Facts, d *decision.Decision) 
 		err = r.facts.Confirm(ctx, f.Run)
 	}
 	if err == nil {
+		err = r.confirmPrompt(ctx, f.Run)
+	}
+	if err == nil {
 		err = r.makeJob(ctx, f.Run, job)
 	}
 	now, taken, blocked := r.options.Clock.Now(), &owned.TakenError{}, (*conditions.Obstacle)(nil)
@@ -146,6 +153,39 @@ func (r *runs) makePrompt(ctx context.Context, run *v1alpha1.SandboxRun, status 
 	}
 	status.PromptSecret = name
 	return nil
+}
+
+// groupsLast is how long after its creation the groups of a run's author are believed: nobody says when somebody leaves one.
+const groupsLast = 24 * time.Hour
+
+// confirmPrompt returns an obstacle unless the author of a run still may read what its prompt comes from: the run may have
+// waited for long, and what is read is what is there now.
+func (r *runs) confirmPrompt(ctx context.Context, run *v1alpha1.SandboxRun) error {
+	from := run.Spec.PromptFrom
+	if from == nil {
+		return nil
+	}
+	what := authorizationv1.ResourceAttributes{Namespace: run.Namespace, Verb: "get", Version: "v1", Resource: "configmaps"}
+	if from.SecretKeyRef != nil {
+		what.Resource, what.Name = "secrets", from.SecretKeyRef.Name
+	} else {
+		what.Name = from.ConfigMapKeyRef.Name
+	}
+	author := authenticationv1.UserInfo{}
+	if run.Spec.Author != nil {
+		author = run.Spec.Author.UserInfo()
+	}
+	if r.options.Clock.Since(run.CreationTimestamp.Time) > groupsLast {
+		author.Groups = nil
+	}
+	may, err := permission.May(ctx, r.writer, author, what)
+	if err != nil || may {
+		return err
+	}
+	return &conditions.Obstacle{
+		Condition: v1alpha1.ConditionJobCreated, Reason: v1alpha1.SandboxRefused, Poll: true,
+		Message: fmt.Sprintf("spec.promptFrom: the author, user %q, has not the right to get %s %s any more: give it back, or make another run", author.Username, what.Resource, what.Name),
+	}
 }
 
 // makeJob makes the Job. One that is there already was made by an attempt that did not get to the status, or by somebody

@@ -20,8 +20,10 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/extension"
@@ -608,7 +610,7 @@ func (l *leased) revoked(t *testing.T) {
 
 func (l *leased) forged(t *testing.T) {
 	r := l.started(t, "genuine", "coder-1")
-	grant(t, "alice", rbacv1.PolicyRule{APIGroups: []string{"", "batch"}, Resources: []string{"jobs", "jobs/status", "pods/binding", "pods/ephemeralcontainers"}, Verbs: []string{"create", "update", "patch"}})
+	grant(t, "alice", rbacv1.PolicyRule{APIGroups: []string{"", "batch"}, Resources: []string{"jobs", "jobs/status", "pods/binding", "pods/ephemeralcontainers", "pods/resize"}, Verbs: []string{"create", "update", "patch"}})
 	job := l.job(t, r)
 	pod := func(change func(*corev1.Pod)) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: l.here, GenerateName: "forged-"}}
@@ -659,4 +661,10 @@ func (l *leased) forged(t *testing.T) {
 	changed = genuine.DeepCopy()
 	changed.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Image: image}}}
 	refused(t, l.alice.SubResource("ephemeralcontainers").Update(t.Context(), changed), "could read what its proxy has")
+	changed = genuine.DeepCopy()
+	changed.Spec.Containers[0].Resources.Limits[corev1.ResourceCPU] = resource.MustParse("64")
+	refused(t, l.alice.SubResource("resize").Update(t.Context(), changed), "what it may use is its template's")
+	orphan := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"ownerReferences":null}}`)) // it would outlive the run
+	refused(t, l.alice.Patch(t.Context(), job.DeepCopy(), orphan), "ends with it")
+	refused(t, l.alice.Status().Patch(t.Context(), job.DeepCopy(), orphan), "ends with it")
 }

@@ -44,6 +44,7 @@ func (r *runs) NamespaceRights() map[string][]rbacv1.PolicyRule {
 		rule(coreGroup, []string{"pods"}, "get", "list", "watch", "delete"), // whose Job somebody deleted
 		rule(coreGroup, []string{"pods/log"}, "get"),
 		rule(coreGroup, []string{"secrets"}, "create"),
+		rule([]string{"authorization.k8s.io"}, []string{"localsubjectaccessreviews"}, "create"), // about authors of prompts
 		rule(ourGroup, []string{"workspaces"}, "get", "list", "watch"),
 		rule([]string{"events.k8s.io"}, []string{"events"}, "create", "patch"),
 		rule(coreGroup, []string{"events"}, "list"), // of Jobs whose Pod is refused

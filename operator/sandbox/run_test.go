@@ -117,6 +117,7 @@ func TestRuns(t *testing.T) {
 		"they wait for their template":                            s.wait,
 		"they leave what is somebody else's":                      s.leave,
 		"they take no prompt that somebody else wrote":            s.distrust,
+		"the author reads the prompt until it begins":             s.outwait,
 		"they take no Job and no policy that somebody else made":  s.doubt,
 		"they go at the end of their time":                        s.expire,
 		"they do not end before what somebody keeps of them":      s.orphaned,
@@ -484,6 +485,34 @@ func (s *story) distrust(t *testing.T) {
 	if err := viola.Get(t.Context(), client.ObjectKey{Namespace: s.here, Name: r.Status.PromptSecret}, &corev1.Secret{}); !apierrors.IsForbidden(err) {
 		t.Errorf("who may view reads the Secret of the prompt: %v", err)
 	}
+}
+
+// A run that waits is no right to read what a Secret has later.
+func (s *story) outwait(t *testing.T) {
+	named := metav1.ObjectMeta{Namespace: s.here, Name: "prompts"}
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: named, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: named.Name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "alice"}},
+	}
+	again := binding.DeepCopy()
+	testkit.Create(t, admin, binding, &corev1.Secret{ObjectMeta: named, StringData: map[string]string{"prompt": "Say hello."}},
+		&rbacv1.Role{ObjectMeta: named, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"prompts"}, Verbs: []string{"get"}}}})
+	r := run(s.here, "outwaiting", "prompted")
+	r.Spec.Prompt, r.Spec.PromptFrom = "", &v1alpha1.SandboxPromptSource{SecretKeyRef: &v1alpha1.SandboxKey{Name: "prompts", Key: "prompt"}}
+	testkit.Succeeds(t, time.Minute, "alice may read the prompt", func(ctx context.Context) error { return s.alice.Create(ctx, r) })
+	if err := admin.Delete(t.Context(), binding); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "she may not any more", func(ctx context.Context) bool {
+		return s.alice.Get(ctx, client.ObjectKey{Namespace: s.here, Name: "prompts"}, &corev1.Secret{}) != nil
+	})
+	testkit.Create(t, admin, template(s.here, "prompted"))
+	await(t, r, "says that its author may not read the prompt", func(run *v1alpha1.SandboxRun) bool {
+		c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionJobCreated)
+		return c != nil && c.Reason == v1alpha1.SandboxRefused && strings.Contains(c.Message, "has not the right to get secrets prompts any more") && run.Status.JobUID == ""
+	})
+	testkit.Create(t, admin, again)
+	await(t, r, "has succeeded", in(v1alpha1.SandboxSucceeded))
 }
 
 // Somebody made ahead a Job and a policy with the names of ours, and with the run as their owner. Admission keeps that from all

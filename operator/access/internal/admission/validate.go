@@ -24,6 +24,7 @@ import (
 	"github.com/admitkit/admitkit/operator/access/internal/rules"
 	"github.com/admitkit/admitkit/operator/access/internal/workload"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/permission"
 )
 
 // requestRules refuses requests that the template does not allow.
@@ -358,24 +359,10 @@ func (v *requestRules[T]) validateRevocation(ctx context.Context, old v1alpha1.R
 
 // mayDelete asks the API server whether RBAC lets the user delete the request.
 func (v *requestRules[T]) mayDelete(ctx context.Context, req *extension.Request) (bool, error) {
-	user := req.User()
-	review := &authorizationv1.LocalSubjectAccessReview{
-		ObjectMeta: metav1.ObjectMeta{Namespace: req.Namespace},
-		Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: user.Username, UID: user.UID, Groups: user.Groups, Extra: map[string]authorizationv1.ExtraValue{},
-			ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Namespace: req.Namespace, Name: req.Name, Verb: "delete",
-				Group: req.Resource.Group, Version: req.Resource.Version, Resource: req.Resource.Resource,
-			},
-		},
-	}
-	for key, values := range user.Extra {
-		review.Spec.Extra[key] = authorizationv1.ExtraValue(values)
-	}
-	if err := v.Writer.Create(ctx, review); err != nil {
-		return false, fmt.Errorf("asking the API server whether %q may delete the request: %w", user.Username, err)
-	}
-	return review.Status.Allowed, nil
+	return permission.May(ctx, v.Writer, req.User(), authorizationv1.ResourceAttributes{
+		Namespace: req.Namespace, Name: req.Name, Verb: "delete",
+		Group: req.Resource.Group, Version: req.Resource.Version, Resource: req.Resource.Resource,
+	})
 }
 
 // validateDuration lets access be shortened, which needs no template, and extended.

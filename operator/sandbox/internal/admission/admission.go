@@ -2,7 +2,6 @@ package admission
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,6 +16,7 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/internal/controller"
+	"github.com/admitkit/admitkit/operator/internal/permission"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
@@ -104,16 +104,5 @@ func denied(kind string, format string, args ...any) error {
 
 // may asks the API server what the user of a request may do.
 func (a *admitted) may(ctx context.Context, req *extension.Request, verb, group, version, resource, name string) (bool, error) {
-	user := req.User()
-	review := &authorizationv1.LocalSubjectAccessReview{ObjectMeta: metav1.ObjectMeta{Namespace: req.Namespace}, Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: map[string]authorizationv1.ExtraValue{},
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: req.Namespace, Verb: verb, Group: group, Version: version, Resource: resource, Name: name},
-	}}
-	for name, values := range user.Extra {
-		review.Spec.Extra[name] = authorizationv1.ExtraValue(values)
-	}
-	if err := a.asker.Create(ctx, review); err != nil {
-		return false, fmt.Errorf("asking whether user %q may %s %s %s/%s: %w", user.Username, verb, resource, req.Namespace, name, err)
-	}
-	return review.Status.Allowed && !review.Status.Denied, nil
+	return permission.May(ctx, a.asker, req.User(), authorizationv1.ResourceAttributes{Namespace: req.Namespace, Verb: verb, Group: group, Version: version, Resource: resource, Name: name})
 }

@@ -37,7 +37,7 @@ func (g *gate) ownerScopes() (pods, jobs extension.Scope) {
 	labelled := "(has(%[1]s.labels) && ['" + strings.Join(ourLabels, "', '") + "'].exists(l, l in %[1]s.labels))"
 	byOwner := "(has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, %s))"
 	pods = scope("sandbox-pod-forgery", g.selector(),
-		append(extension.Resources("", "v1", []string{"pods"}, create, update), extension.Resources("", "v1", []string{"pods/ephemeralcontainers"}, update)...),
+		append(extension.Resources("", "v1", []string{"pods"}, create, update), extension.Resources("", "v1", []string{"pods/ephemeralcontainers", "pods/resize"}, update)...),
 		admissionregistrationv1.MatchCondition{Name: "of-a-run", Expression: fmt.Sprintf(labelled, "object.metadata") + " || " +
 			fmt.Sprintf(byOwner, fmt.Sprintf("o.kind == 'Job' && (o.name.startsWith('%s') || o.name.startsWith('%s'))", owned.PrefixRun, owned.PrefixWorkspace))})
 	// The API server lets an update of the status of a Job change its owners, and the controller of Jobs makes many that do not.
@@ -58,6 +58,9 @@ var ourLabels = []string{v1alpha1.LabelSandboxRun, v1alpha1.LabelWorkspace, v1al
 func (g *podOwnerGuard) Validate(ctx context.Context, pod *corev1.Pod, req *extension.Request) error {
 	if req.SubResource == "ephemeralcontainers" {
 		return denied("Pod", "Pod %s belongs to a SandboxRun: a container that is added to it could read what its proxy has; look at its log, or run another", pod.Name)
+	}
+	if req.SubResource == "resize" {
+		return denied("Pod", "spec: Pod %s belongs to a SandboxRun or a Workspace: what it may use is its template's: run another", pod.Name)
 	}
 	if req.Operation == admissionv1.Create {
 		me, err := g.asker.Reconciler(ctx)
@@ -110,6 +113,9 @@ func (g *jobOwnerGuard) Validate(ctx context.Context, job *batchv1.Job, req *ext
 	}) {
 		return denied("Job", "metadata.ownerReferences: only admitkit makes Jobs of SandboxRuns and Workspaces: leave out %s; make a SandboxRun instead", added)
 	}
+	if isOfOurs(&corev1.Pod{ObjectMeta: old.Spec.Template.ObjectMeta}) && addedOwner(job.OwnerReferences, old.OwnerReferences) != "" {
+		return denied("Job", "metadata.ownerReferences: Job %s is that of a SandboxRun or a Workspace, and ends with it: leave its owners", job.Name)
+	}
 	if isOfOurs(&corev1.Pod{ObjectMeta: old.Spec.Template.ObjectMeta}) && !apiequality.Semantic.DeepEqual(old.Spec, job.Spec) {
 		return denied("Job", "spec: Job %s is that of a SandboxRun or a Workspace, and only admitkit changes it: cancel the run, and make another", job.Name)
 	}
@@ -122,8 +128,7 @@ func (g *jobOwnerGuard) Validate(ctx context.Context, job *batchv1.Job, req *ext
 	return nil
 }
 
-// addedOwner names an owner that was not there before, or was another one by its kind or name, "" if there is none. What is
-// taken away gives nobody anything.
+// addedOwner names an owner that was not there before, or was another one by its kind or name, "" if there is none.
 func addedOwner(before, after []metav1.OwnerReference) string {
 	for _, owner := range after {
 		if !slices.ContainsFunc(before, func(b metav1.OwnerReference) bool {
