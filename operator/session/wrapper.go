@@ -78,7 +78,7 @@ func (s *shared) sign(ctx context.Context, pod *corev1.Pod, container string, co
 	terms.Public = req.SubResource == ephemeral
 	ticket := &protocol.Ticket{
 		ID: protocol.NewID(), Namespace: pod.Namespace, Pod: pod.Name, PodUID: string(pod.UID), Container: container,
-		User: req.User().Username, Command: protocol.Sum(command), Expires: s.clock.Now().Add(life).Unix(), Terms: terms,
+		User: req.User().Username, Command: protocol.Sum(command), Shown: protocol.SumShown(command), Expires: s.clock.Now().Add(life).Unix(), Terms: terms,
 	}
 	if err := s.grants.bind(ctx, ticket, req.User()); err != nil {
 		return nil, "", err

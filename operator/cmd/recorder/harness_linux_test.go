@@ -155,7 +155,7 @@ func writeProgram(path string, content []byte) error {
 func (p *place) ticket(command []string, change ...func(*protocol.Ticket)) *protocol.Ticket {
 	ticket := &protocol.Ticket{
 		ID: protocol.NewID(), Namespace: "team", Pod: "web", PodUID: podUID, Container: "main", User: "alice",
-		Command: protocol.Sum(command), Expires: time.Now().Add(protocol.Life).Unix(),
+		Command: protocol.Sum(command), Shown: protocol.SumShown(command), Expires: time.Now().Add(protocol.Life).Unix(),
 		Terms: protocol.Terms{
 			Collectors: []string{p.server.Listener.Addr().String()}, ServerName: "example.com",
 			CA: [][]byte{p.server.Certificate().Raw}, TokenFile: p.token, Closed: true, Wait: 10,

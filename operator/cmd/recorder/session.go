@@ -79,7 +79,7 @@ func (s *session) run() (int, error) {
 		return exitRefused, err
 	}
 	head := medium.head()
-	head.Time, head.Command = s.sender.began.UTC(), shorten(s.command)
+	head.Time, head.Command = s.sender.began.UTC(), protocol.Shorten(s.command)
 	s.sender.sendJSON(protocol.Begin, head)
 	s.begin()
 	end, err := s.start(medium, signals)
@@ -308,17 +308,6 @@ func executable(path string) error {
 		return fmt.Errorf("exec: %q: %w", path, fs.ErrPermission)
 	}
 	return nil
-}
-
-// shorten cuts a command to what a head may have.
-func shorten(command []string) []string {
-	left := protocol.MaxCommand
-	for i, argument := range command {
-		if left -= len(argument) + 1; left < 0 {
-			return append(command[:i:i], "...")
-		}
-	}
-	return command
 }
 
 // cut cuts a text to a number of bytes.

@@ -2,6 +2,7 @@ package collector
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -85,7 +86,11 @@ func (c *cast) frame(f *protocol.Frame) error {
 		}
 		return c.event(f.At, "x", strconv.Itoa(end.Code))
 	case protocol.Stream, protocol.File:
-		_, err := fmt.Fprintf(c.to, "# %s\n", f.Data)
+		var line bytes.Buffer // a line of its own, whoever wrote it
+		if err := json.Compact(&line, f.Data); err != nil {
+			return fmt.Errorf("frame %d: %w", f.Seq, err)
+		}
+		_, err := fmt.Fprintf(c.to, "# %s\n", line.Bytes())
 		return err
 	}
 	return nil

@@ -222,3 +222,33 @@ func TestOfALargeRecordingTheRestIsRefused(t *testing.T) {
 		t.Errorf("an end with a reason that is too long: %v", err)
 	}
 }
+
+// What a recording has is what its recorder sends, and whoever has its place can send anything.
+func TestFramesThatCouldNotBeReadAreRefused(t *testing.T) {
+	long := []string{"sh", "-c", strings.Repeat("x", protocol.MaxCommand)}
+	head := func(command ...string) []byte { return jsonOf(t, protocol.Head{Command: command}) }
+	for name, test := range map[string]struct {
+		command []string
+		frame   protocol.Frame
+		refused bool
+	}{
+		"the command":                    {[]string{"sh"}, protocol.Frame{Type: protocol.Begin, Data: head("sh")}, false},
+		"a command that was cut":         {long, protocol.Frame{Type: protocol.Begin, Data: head("sh", "-c", "...")}, false},
+		"another that says it was cut":   {[]string{"sh"}, protocol.Frame{Type: protocol.Begin, Data: head("rm", "...")}, true},
+		"another beginning of one":       {long, protocol.Frame{Type: protocol.Begin, Data: head("rm", "-c", "...")}, true},
+		"a size that is none":            {nil, protocol.Frame{Type: protocol.Resize, Data: []byte("80x24")}, true},
+		"a sum with a line of its own":   {nil, protocol.Frame{Type: protocol.Stream, Data: []byte("{}\n[1, \"o\", \"forged\"]")}, true},
+		"a file that is none":            {nil, protocol.Frame{Type: protocol.File, Data: []byte("x")}, true},
+		"an end with an impossible code": {nil, protocol.Frame{Type: protocol.Exit, Data: []byte(`{"code":-5}`)}, true},
+		"an end with less than nothing":  {nil, protocol.Frame{Type: protocol.Exit, Data: []byte(`{"left":-1}`)}, true},
+	} {
+		ticket := &protocol.Ticket{Command: protocol.Sum(test.command), Shown: protocol.SumShown(test.command)}
+		err := checkContent(ticket, &test.frame)
+		if test.frame.Type == protocol.Exit {
+			err = checkEnd(test.frame.Data)
+		}
+		if errors.Is(err, protocol.ErrFrame) != test.refused {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

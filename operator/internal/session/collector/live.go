@@ -300,10 +300,9 @@ func (c *Collector) check(session *live, to *recording, f *protocol.Frame) error
 		return fmt.Errorf("%w: the session begins with it, and only then", protocol.ErrFrame)
 	case f.Type == protocol.Exit:
 		return checkEnd(f.Data)
-	case f.Type == protocol.Begin:
-		if err := checkHead(session.ticket, f.Data); err != nil {
-			return err
-		}
+	}
+	if err := checkContent(session.ticket, f); err != nil {
+		return err
 	}
 	over, size := "", to.size()
 	if f.Seq == to.next { // else nothing is stored
@@ -322,13 +321,31 @@ func (c *Collector) check(session *live, to *recording, f *protocol.Frame) error
 	return nil
 }
 
+// checkContent refuses what could not be read later, or would be read as something else.
+func checkContent(ticket *protocol.Ticket, f *protocol.Frame) (err error) {
+	switch f.Type {
+	case protocol.Begin:
+		return checkHead(ticket, f.Data)
+	case protocol.Resize:
+		err = json.Unmarshal(f.Data, &protocol.Size{})
+	case protocol.Stream:
+		err = json.Unmarshal(f.Data, &protocol.StreamSum{})
+	case protocol.File:
+		err = json.Unmarshal(f.Data, &protocol.FileSum{})
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %q is no JSON: %w", protocol.ErrFrame, f.Type, err)
+	}
+	return nil
+}
+
 // checkHead refuses the beginning of another session.
 func checkHead(ticket *protocol.Ticket, data []byte) error {
 	var head protocol.Head
 	if err := json.Unmarshal(data, &head); err != nil {
 		return fmt.Errorf("%w: a beginning that is no JSON: %w", protocol.ErrFrame, err)
 	}
-	if protocol.Sum(head.Command) != ticket.Command && !isShortened(head.Command) {
+	if sum := protocol.Sum(head.Command); sum != ticket.Command && (ticket.Shown == "" || sum != ticket.Shown) {
 		return fmt.Errorf("%w: the command is not that of the ticket", protocol.ErrFrame)
 	}
 	return nil
@@ -343,14 +360,14 @@ func checkEnd(data []byte) error {
 	if len(end.Reason) > maxReason {
 		return fmt.Errorf("%w: the reason of the end has %d bytes, and may have %d", protocol.ErrFrame, len(end.Reason), maxReason)
 	}
+	if end.Code < 0 || end.Code > 255 || min(end.Signal, end.Killed, end.Left) < 0 {
+		return fmt.Errorf("%w: an end with numbers that no command has", protocol.ErrFrame)
+	}
 	return nil
 }
 
 // spareBytes is what a recorder may still send after it was told to end.
 const spareBytes = 4 << 20
-
-// isShortened reports whether a command was too long for a head.
-func isShortened(command []string) bool { return len(command) > 0 && command[len(command)-1] == "..." }
 
 // flushed stores what has arrived before an error.
 func (c *Collector) flushed(to *recording, err error) error {

@@ -153,6 +153,17 @@ type Head struct {
 // MaxCommand is the most bytes of a command in a [Head].
 const MaxCommand = 16 << 10
 
+// Shorten returns what a [Head] has of a command.
+func Shorten(command []string) []string {
+	left := MaxCommand
+	for i, argument := range command {
+		if left -= len(argument) + 1; left < 0 {
+			return append(command[:i:i], "...")
+		}
+	}
+	return command
+}
+
 // Size is the size of a terminal.
 type Size struct {
 	Cols uint16 `json:"cols"`

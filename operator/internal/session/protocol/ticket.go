@@ -44,8 +44,9 @@ type Ticket struct {
 	Container string `json:"container"`
 	// User is who gave the command.
 	User string `json:"user"`
-	// Command is the sum of the command: see [Sum].
+	// Command is the sum of the command, and Shown that of what a [Head] has of it, if it is cut: see [Sum] and [Shorten].
 	Command string `json:"command"`
+	Shown   string `json:"shown,omitempty"`
 	// Expires is when the ticket can no longer be redeemed, in seconds since 1970.
 	Expires int64 `json:"expires"`
 	// Grant is the access request with which the session ends, if there is one.
@@ -107,6 +108,15 @@ func Sum(command []string) string {
 		_, _ = io.WriteString(hash, argument+"\x00") // never fails
 	}
 	return hex.EncodeToString(hash.Sum(nil))
+}
+
+// SumShown returns the sum of what a [Head] has of a command, "" if that is all of it.
+func SumShown(command []string) string {
+	shown := Sum(Shorten(command))
+	if shown == Sum(command) {
+		return ""
+	}
+	return shown
 }
 
 // Key signs tickets and verifies them.
