@@ -402,6 +402,28 @@ var approvals = map[string]func(*testing.T, *panel){
 		approved(t, again, p.sue)
 		waitsWith(t, again, 1)
 	},
+	"nobody gets what others have not approved": func(t *testing.T, p *panel) {
+		for name, change := range map[string]string{
+			"moves": `{"spec":{"controllerTargetRef":{"name":"vault"}}}`,
+			"verbs": `{"spec":{"accessConfig":{"verbs":["exec","ephemeralcontainers","portforward"]}}}`,
+		} {
+			template := p.template(name, 2, "1h")
+			testkit.Create(t, admin, template)
+			req := p.ask(t, alice, name)
+			approved(t, req, p.sam)
+			waitsWith(t, req, 1)
+			if err := admin.Patch(t.Context(), template, client.RawPatch(types.MergePatchType, []byte(change))); err != nil {
+				t.Fatal(err)
+			}
+			await(t, req, "has ended by the change", func() bool { return strings.Contains(fmt.Sprint(req.Status.Conditions), "the template gives something else") })
+			if _, err := approve(t, p.sue, req); err == nil {
+				t.Error("it can still be approved")
+			}
+			if req.Status.Ready || req.Status.RevokedAt == nil {
+				t.Errorf("%+v", req.Status)
+			}
+		}
+	},
 	"who asks cannot say who approves": func(t *testing.T, p *panel) {
 		req := p.ask(t, alice, "two", func(req *v1alpha1.ExecAccessRequest) {
 			req.Spec.Approval = &v1alpha1.ApprovalTerms{TemplateUID: "x", Required: 1, Users: []string{"mallory"}, Timeout: "100h", SkippedFor: "devs"}

@@ -63,6 +63,12 @@ type ApprovalTerms struct {
 	// the request.
 	// +kubebuilder:validation:MaxLength=128
 	TemplateUID string `json:"templateUID"`
+	// Gives is the SHA-256 of what the template gave when the request was made: its target, Pod,
+	// verbs and command. A template that gives something else ends the request, so that nobody
+	// gets what others have not approved.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Gives string `json:"gives,omitempty"`
 	// Required is how many people must approve.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10

@@ -153,6 +153,8 @@ func (f decider) ask(now time.Time) Decision {
 		return f.recall(now, notInTime())
 	case f.IsOfAnother():
 		return f.recall(now, templateReplaced)
+	case f.GivesOther():
+		return f.recall(now, templateChanged)
 	}
 	if judged := f.judge(now); judged != nil {
 		return *judged
@@ -183,6 +185,7 @@ func (f decider) recall(now time.Time, why string) Decision {
 
 const (
 	templateReplaced = "the template was replaced by another of its name after the request was made; make another request"
+	templateChanged  = "the template gives something else than when the request was made, which nobody has approved; make another request"
 	templateDeleted  = "the template was deleted, and with it the access that it gave; make another request"
 )
 

@@ -180,6 +180,12 @@ func (f *Facts) IsOfAnother() bool {
 	return terms != nil && f.Template != nil && terms.TemplateUID != string(f.Template.GetUID())
 }
 
+// GivesOther reports whether the template gives something else than what others are to approve, or have.
+func (f *Facts) GivesOther() bool {
+	terms := f.Request.GetRequestSpec().Approval
+	return terms != nil && terms.Gives != "" && terms.SkippedFor == "" && f.Template != nil && terms.Gives != rules.GivenBy(f.Template)
+}
+
 // Incomplete reports whether a request lacks what its template says, because that did not
 // exist when it was made, or did not say it.
 func (f *Facts) Incomplete() bool {

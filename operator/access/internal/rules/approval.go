@@ -2,6 +2,9 @@ package rules
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -18,7 +21,7 @@ func TermsOf(t v1alpha1.Template, spec *v1alpha1.RequestSpec) *v1alpha1.Approval
 		return nil
 	}
 	terms := &v1alpha1.ApprovalTerms{
-		TemplateUID: string(t.GetUID()), Required: approval.Required, Groups: approval.Groups, Users: approval.Users,
+		TemplateUID: string(t.GetUID()), Gives: GivenBy(t), Required: approval.Required, Groups: approval.Groups, Users: approval.Users,
 		Timeout: cmp.Or(approval.Timeout, defaultApprovalTimeout),
 	}
 	if spec.OnBehalfOf != "" || spec.Requester == nil {
@@ -31,6 +34,19 @@ func TermsOf(t v1alpha1.Template, spec *v1alpha1.RequestSpec) *v1alpha1.Approval
 		}
 	}
 	return terms
+}
+
+// GivenBy returns the SHA-256 of what a template gives.
+func GivenBy(t v1alpha1.Template) string {
+	config := t.GetAccessConfig()
+	given := []any{t.GetTargetRef(), config.Verbs, config.AccessCommand}
+	if pods, is := t.(*v1alpha1.PodAccessTemplate); is {
+		spec := pods.Spec
+		spec.AccessConfig = v1alpha1.AccessConfig{}
+		given = append(given, spec)
+	}
+	text, _ := json.Marshal(given) // it came as JSON
+	return fmt.Sprintf("%x", sha256.Sum256(text))
 }
 
 // allowsApproval refuses the system's users where somebody must approve: whoever may use
