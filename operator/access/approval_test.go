@@ -415,7 +415,9 @@ var approvals = map[string]func(*testing.T, *panel){
 			if err := admin.Patch(t.Context(), template, client.RawPatch(types.MergePatchType, []byte(change))); err != nil {
 				t.Fatal(err)
 			}
-			await(t, req, "has ended by the change", func() bool { return strings.Contains(fmt.Sprint(req.Status.Conditions), "the template gives something else") })
+			await(t, req, "has ended by the change", func() bool {
+				return strings.Contains(fmt.Sprint(req.Status.Conditions), "the template gives something else")
+			})
 			if _, err := approve(t, p.sue, req); err == nil {
 				t.Error("it can still be approved")
 			}
