@@ -19,11 +19,12 @@ import (
 // is never complete: see the page.
 var (
 	signsIn = []string{
-		"authorization", "authentication", "authtoken", "authkey", "authemail", "jwt", "cookie", "token", "secret", "password", "passwd", "credential", "session", "signature", "bearer", "apikey", "accesskey", "wsse",
+		"authorization", "authentication", "authtoken", "authkey", "authemail", "jwt", "cookie", "token", "secret", "password", "passwd", "credential", "session", "signature", "bearer", "apikey", "accesskey", "wsse", "sessid", "passphrase", "assertion", "clientcert", "remoteuser", "forwardeduser",
 	}
 	families = []string{"x-goog-", "x-amz-", "x-ms-", "x-honeycomb-team", "xauth"}
-	// keys are those of a query that are too short to be words of others.
-	keys = []string{"key", "auth", "sig", "pwd", "pass", "code", "uploadid"}
+	// short are whole words of such names, and keys those of a query besides.
+	short = []string{"auth", "sig", "pwd", "pass"}
+	keys  = []string{"key", "code", "ticket", "uploadid"}
 	// harmless have such a word, or end in key, and sign nobody in: what protocols need to go
 	// on from one request to the next.
 	harmless = []string{
@@ -52,7 +53,8 @@ func signs(name string) bool {
 		return false
 	}
 	words := strings.FieldsFunc(name, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
-	return slices.ContainsFunc(families, begins) || slices.Contains(words, "auth") || len(words) > 1 && words[len(words)-1] == "key" ||
+	return slices.ContainsFunc(families, begins) || letters == "key" || len(words) > 1 && words[len(words)-1] == "key" ||
+		slices.ContainsFunc(words, func(word string) bool { return slices.Contains(short, word) }) ||
 		slices.ContainsFunc(signsIn, func(word string) bool { return strings.Contains(letters, word) })
 }
 
@@ -102,6 +104,10 @@ func strip(out *http.Request, headers, query []string) (removed []string) {
 		}
 		raw, _, named := strings.Cut(pair, "=")
 		key, err := url.QueryUnescape(raw)
+		if again, wrong := url.QueryUnescape(key); wrong == nil { // some servers do it twice
+			key = again
+		}
+		key, _, _ = strings.Cut(key, "[") // and make a list of key[0]
 		letters := lettersOf(key)
 		switch {
 		case has(query, key):

@@ -24,6 +24,7 @@ func TestWhatSignsInIsRemoved(t *testing.T) {
 		"X-Amz-Security-Token", "X-Amz-Date", "api-key", "Apikey", "Ocp-Apim-Subscription-Key", "X-Vault-Token", "Job-Token", "X-Functions-Key", "X-Ms-Copy-Source",
 		"DD-Application-Key", "X-Shopify-Access-Token", "X_Authorization", "X_Api_Key", "Foo_bar", "X-Auth-Key", "X-Session-Id", "Max-Forwards",
 		"Fastly-Key", "X-Master-Key", "X-Aio-Key", "X-Sentry-Auth", "X-Auth", "Authentication", "X-Honeycomb-Team", "X-Wsse", "X-Jfrog-Art-Api-Key", "Cf-Access-Jwt-Assertion",
+		"Remote-User", "X-Forwarded-User", "Key", "X-Pwd", "X-Pass", "X-Sig", "X-Passphrase", "X-Sessid", "X-SSL-Client-Cert",
 	} {
 		r := httptest.NewRequest(http.MethodGet, "https://api.example.com/", nil)
 		r.Header[header] = []string{"attackers"}
@@ -54,6 +55,8 @@ func TestWhatSignsInIsRemoved(t *testing.T) {
 		"%61pi%5Fkey=x&a=b":              "a=b",
 		"X-Amz-Signature=x&X-Amz-Date=y": "",
 		"sv=1&sig=x":                     "sv=1",
+		"PHPSESSID=x&key[0]=y&a[key]=z":  "a[key]=z",
+		"api%255Fkey=x&ticket=y&a%2526b": "a%2526b",
 		"key=x&keyword=y&monkey=z":       "keyword=y&monkey=z",
 		"q=%zz&%zz=1&a;api_key=x":        "q=%zz",
 		"q=1;api_key=x&a=b":              "a=b",
