@@ -121,6 +121,9 @@ func (p *Parts) add(e any, mgr extension.Manager, depth int) error {
 		return unknownForm(e)
 	}
 	at := where(e)
+	if err := misfit(at.part); err != nil {
+		return err
+	}
 	at.selectors = selectorsOf(p.Handlers[before:])
 	p.addRoles(at)
 	return nil
