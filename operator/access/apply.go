@@ -39,7 +39,12 @@ func (r *requests) apply(ctx context.Context, f *facts.Facts, d decision.Decisio
 	if err := r.tell(ctx, f, d); err != nil {
 		return d.Next, errors.Join(held, err)
 	}
-	r.facts.LastRoles.Delete(f.Key)
+	switch {
+	case f.Request != nil:
+		r.facts.LastRoles.Delete(f.Key)
+	case f.LastRole != nil: // and not one that has come since
+		r.facts.LastRoles.CompareAndDelete(f.Key, f.LastRole)
+	}
 	left := errors.Join(held, r.remove(ctx, f, d))
 	if held != nil && d.Grant != nil {
 		return d.Next, left

@@ -35,6 +35,35 @@ func (broken) Get(context.Context, client.ObjectKey, client.Object, ...client.Ge
 	return errors.New("no answer")
 }
 
+// The garbage collector may delete the Role of a request that is gone after an attempt has read, and before it ends: the
+// next one tells by that Role that access has ended.
+func TestARoleThatGoesDuringAnAttemptIsKeptForTheNext(t *testing.T) {
+	scheme, err := controller.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	empty := fake.NewClientBuilder().WithScheme(scheme).Build()
+	r := newRequests(&shared{Connection: &kube.Connection{Cached: empty, Live: empty, Writer: empty}}, grant.ExecAccess)
+	key := factstest.About(grant.ExecAccess).Key
+	f, err := r.facts.Read(t.Context(), key, nil, factstest.Created)
+	if err != nil {
+		t.Fatal(err)
+	}
+	role := &rbacv1.Role{}
+	r.facts.LastRoles.Store(key, role)
+	if _, err := r.apply(t.Context(), f, decision.Of(f, factstest.Created)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []*rbacv1.Role{role, nil} {
+		if f, err = r.facts.Read(t.Context(), key, nil, factstest.Created); err != nil || f.LastRole != want {
+			t.Errorf("the Role is %v, want %v: %v", f.LastRole, want, err)
+		}
+		if _, err := r.apply(t.Context(), f, decision.Of(f, factstest.Created)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestTheEndOfAccessWaitsForNoReadFromTheAPIServer(t *testing.T) {
 	scheme, err := controller.Scheme()
 	if err != nil {

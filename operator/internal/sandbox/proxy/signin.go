@@ -76,9 +76,6 @@ const maxProtocols = 40
 
 // strip removes what would sign a run in, and returns its names.
 func strip(out *http.Request, headers, query []string) (removed []string) {
-	has := func(list []string, name string) bool {
-		return slices.ContainsFunc(list, func(listed string) bool { return strings.EqualFold(listed, name) })
-	}
 	for name := range out.Header {
 		// Servers behind CGI take an underscore for a hyphen, and others pass both on.
 		if (signs(name) || strings.Contains(name, "_")) && !has(headers, name) {
@@ -97,8 +94,17 @@ func strip(out *http.Request, headers, query []string) (removed []string) {
 		out.Header.Del(header)
 	}
 	out.Trailer = nil // headers, too, to some
+	raw, more := stripQuery(out.URL.RawQuery, query)
+	out.URL.RawQuery = raw
+	removed = append(removed, more...)
+	slices.Sort(removed)
+	return slices.Compact(removed)
+}
+
+// stripQuery removes what would sign a run in from a query.
+func stripQuery(query string, allowed []string) (rest string, removed []string) {
 	var kept []string
-	for pair := range strings.SplitSeq(out.URL.RawQuery, "&") {
+	for pair := range strings.SplitSeq(query, "&") {
 		if pair == "" {
 			continue
 		}
@@ -110,7 +116,7 @@ func strip(out *http.Request, headers, query []string) (removed []string) {
 		key, _, _ = strings.Cut(key, "[") // and make a list of key[0]
 		letters := lettersOf(key)
 		switch {
-		case has(query, key):
+		case has(allowed, key):
 		// Some servers take a semicolon for the beginning of another pair.
 		case err != nil || strings.Contains(pair, ";") || strings.Contains(key, ";"):
 			removed = append(removed, "query that cannot be read")
@@ -124,7 +130,10 @@ func strip(out *http.Request, headers, query []string) (removed []string) {
 		}
 		kept = append(kept, pair)
 	}
-	out.URL.RawQuery = strings.Join(kept, "&")
-	slices.Sort(removed)
-	return slices.Compact(removed)
+	return strings.Join(kept, "&"), removed
+}
+
+// has reports whether a list has a name, whatever its case.
+func has(list []string, name string) bool {
+	return slices.ContainsFunc(list, func(listed string) bool { return strings.EqualFold(listed, name) })
 }
