@@ -16,35 +16,29 @@ func misfit(part any) error {
 	if typ.Kind() != reflect.Pointer && typ.Kind() != reflect.Interface {
 		all = reflect.PointerTo(typ)
 	}
-	var errs [8]error
-	m, has := all.MethodByName("Rights")
-	errs[0] = fit[extension.Entitled](typ, m, has, "Rights() []rbacv1.PolicyRule")
-	m, has = all.MethodByName("NamespaceRights")
-	errs[1] = fit[extension.NamespaceEntitled](typ, m, has, "NamespaceRights() map[string][]rbacv1.PolicyRule")
-	m, has = all.MethodByName("ClusterRights")
-	errs[2] = fit[extension.ClusterEntitled](typ, m, has, "ClusterRights() []rbacv1.PolicyRule")
-	m, has = all.MethodByName("AggregateLabel")
-	errs[3] = fit[extension.AggregateEntitled](typ, m, has, "AggregateLabel() string")
-	m, has = all.MethodByName("Reads")
-	errs[4] = fit[extension.Reader](typ, m, has, "Reads() []client.Object")
-	m, has = all.MethodByName("Scope")
-	errs[5] = fit[extension.Scoped](typ, m, has, "Scope() extension.Scope")
-	m, has = all.MethodByName("NeedLeaderElection")
-	errs[6] = fit[extension.LeaderElected](typ, m, has, "NeedLeaderElection() bool")
-	m, has = all.MethodByName("Unseen")
-	errs[7] = fit[extension.Witness](typ, m, has, "Unseen(context.Context, *extension.Request, string)")
-	return errors.Join(errs[:]...)
+	return errors.Join(
+		fit[extension.Entitled](typ, "Rights() []rbacv1.PolicyRule")(all.MethodByName("Rights")),
+		fit[extension.NamespaceEntitled](typ, "NamespaceRights() map[string][]rbacv1.PolicyRule")(all.MethodByName("NamespaceRights")),
+		fit[extension.ClusterEntitled](typ, "ClusterRights() []rbacv1.PolicyRule")(all.MethodByName("ClusterRights")),
+		fit[extension.AggregateEntitled](typ, "AggregateLabel() string")(all.MethodByName("AggregateLabel")),
+		fit[extension.Reader](typ, "Reads() []client.Object")(all.MethodByName("Reads")),
+		fit[extension.Scoped](typ, "Scope() extension.Scope")(all.MethodByName("Scope")),
+		fit[extension.LeaderElected](typ, "NeedLeaderElection() bool")(all.MethodByName("NeedLeaderElection")),
+		fit[extension.Witness](typ, "Unseen(context.Context, *extension.Request, string)")(all.MethodByName("Unseen")),
+	)
 }
 
-// fit returns an error if a type has a method of the name of an interface's, and not the interface. One with other
-// parameters is meant for something else.
-func fit[I any](typ reflect.Type, method reflect.Method, has bool, want string) error {
+// fit returns a function that returns an error if a method of a type has the name of an interface's, and the type has not the
+// interface. A method with other parameters is meant for something else.
+func fit[I any](typ reflect.Type, want string) func(method reflect.Method, has bool) error {
 	wanted := reflect.TypeFor[I]()
-	switch {
-	case !has || typ.Implements(wanted) || method.Type.NumIn()-1 != wanted.Method(0).Type.NumIn():
-		return nil
-	case typ.Kind() != reflect.Pointer && reflect.PointerTo(typ).Implements(wanted):
-		return fmt.Errorf("%s has the method %s by its pointer only, so that nobody would call it: pass a pointer", typ, method.Name)
+	return func(method reflect.Method, has bool) error {
+		switch {
+		case !has || typ.Implements(wanted) || method.Type.NumIn()-1 != wanted.Method(0).Type.NumIn():
+			return nil
+		case typ.Kind() != reflect.Pointer && reflect.PointerTo(typ).Implements(wanted):
+			return fmt.Errorf("%s has the method %s by its pointer only, so that nobody would call it: pass a pointer", typ, method.Name)
+		}
+		return fmt.Errorf("%s has %s%s, which nobody would call: it must be %s, or have another name", typ, method.Name, signature(method.Type), want)
 	}
-	return fmt.Errorf("%s has %s%s, which nobody would call: it must be %s, or have another name", typ, method.Name, signature(method.Type), want)
 }

@@ -4,9 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
-	"strings"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +16,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/permission"
 	"github.com/admitkit/admitkit/operator/internal/truncate"
 )
 
@@ -82,21 +80,15 @@ func (r *bindings) remove(ctx context.Context, key types.NamespacedName, binding
 	return nil
 }
 
-// believed is for how long an author is taken to be in the groups that they had.
-const believed = 24 * time.Hour
-
 // authorOf returns the author of an object. If it was made long before it begins, former is
 // true and the author has only the groups that nobody leaves.
 func authorOf(object v1alpha1.TransientBinding) (user authenticationv1.UserInfo, former bool) {
 	spec := object.GetBindingSpec()
 	user = spec.Author.UserInfo()
-	if spec.ValidFrom == nil || spec.ValidFrom.Sub(object.GetCreationTimestamp().Time) <= believed {
+	if spec.ValidFrom == nil || spec.ValidFrom.Sub(object.GetCreationTimestamp().Time) <= permission.GroupsLast {
 		return user, false
 	}
-	user.Groups = slices.DeleteFunc(slices.Clone(user.Groups), func(group string) bool {
-		return group != "system:authenticated" && group != "system:serviceaccounts" && !strings.HasPrefix(group, "system:serviceaccounts:")
-	})
-	return user, true
+	return permission.Former(user), true
 }
 
 // judge asks whether the author may bind the role at this moment. If not, there is no
@@ -109,7 +101,7 @@ func (r *bindings) judge(ctx context.Context, f *facts, d *decision) error {
 		return err
 	}
 	if former {
-		reason += fmt.Sprintf("; whether they are still in groups of theirs is not known, since the object was made more than %s before it begins: grant it to them by name, or have somebody make another object", believed)
+		reason += fmt.Sprintf("; whether they are still in groups of theirs is not known, since the object was made more than %s before it begins: grant it to them by name, or have somebody make another object", permission.GroupsLast)
 	}
 	d.reason, d.message, d.poll = v1alpha1.BindingNotAllowed, reason, true
 	if d.create == nil {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"go.uber.org/zap"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -117,9 +116,6 @@ func (r *runs) start(ctx context.Context, f *facts.Facts, d *decision.Decision) 
 		err = r.facts.Confirm(ctx, f.Run)
 	}
 	if err == nil {
-		err = r.confirmPrompt(ctx, f.Run)
-	}
-	if err == nil {
 		err = r.makeJob(ctx, f.Run, job)
 	}
 	now, taken, blocked := r.options.Clock.Now(), &owned.TakenError{}, (*conditions.Obstacle)(nil)
@@ -141,11 +137,11 @@ func (r *runs) start(ctx context.Context, f *facts.Facts, d *decision.Decision) 
 	return nil
 }
 
-// makePrompt makes the Secret with a prompt by value, and names it in the status only then: nobody else knows its name
+// makePrompt asks about a prompt that is elsewhere. It makes the Secret with one by value, and names it in the status only then: nobody else knows its name
 // before, so that one which is there was made by an attempt before.
 func (r *runs) makePrompt(ctx context.Context, run *v1alpha1.SandboxRun, status *v1alpha1.SandboxRunStatus) error {
-	if run.Spec.PromptFrom != nil {
-		return nil
+	if from := run.Spec.PromptFrom; from != nil {
+		return r.confirmPrompt(ctx, run, from)
 	}
 	name := cmp.Or(status.PromptSecret, owned.PromptName(run, r.promptKey))
 	if err := r.writer.Create(ctx, workload.Prompt(run, name)); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -155,16 +151,9 @@ func (r *runs) makePrompt(ctx context.Context, run *v1alpha1.SandboxRun, status 
 	return nil
 }
 
-// groupsLast is how long after its creation the groups of a run's author are believed: nobody says when somebody leaves one.
-const groupsLast = 24 * time.Hour
-
 // confirmPrompt returns an obstacle unless the author of a run still may read what its prompt comes from: the run may have
 // waited for long, and what is read is what is there now.
-func (r *runs) confirmPrompt(ctx context.Context, run *v1alpha1.SandboxRun) error {
-	from := run.Spec.PromptFrom
-	if from == nil {
-		return nil
-	}
+func (r *runs) confirmPrompt(ctx context.Context, run *v1alpha1.SandboxRun, from *v1alpha1.SandboxPromptSource) error {
 	what := authorizationv1.ResourceAttributes{Namespace: run.Namespace, Verb: "get", Version: "v1", Resource: "configmaps"}
 	if from.SecretKeyRef != nil {
 		what.Resource, what.Name = "secrets", from.SecretKeyRef.Name
@@ -175,8 +164,8 @@ func (r *runs) confirmPrompt(ctx context.Context, run *v1alpha1.SandboxRun) erro
 	if run.Spec.Author != nil {
 		author = run.Spec.Author.UserInfo()
 	}
-	if r.options.Clock.Since(run.CreationTimestamp.Time) > groupsLast {
-		author.Groups = nil
+	if r.options.Clock.Since(run.CreationTimestamp.Time) > permission.GroupsLast {
+		author = permission.Former(author)
 	}
 	may, err := permission.May(ctx, r.writer, author, what)
 	if err != nil || may {

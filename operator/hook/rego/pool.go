@@ -72,14 +72,14 @@ func (p *Pool) Compile(source Source, options Options) (*Policy, error) {
 	text, _ := json.Marshal(compilation{source, options}) // it always marshals
 	pooled := Policy{query: source.Query, options: options, pool: p, source: source, key: sha256.Sum256(text)}
 	err := p.use(context.Background(), func(w *worker) error { return w.compile(context.Background(), &pooled, p.compileTime) })
-	if wrong := (*problem)(nil); err != nil && !errors.As(err, &wrong) { // else it says more here
-		return nil, err
+	if wrong := (*problem)(nil); errors.As(err, &wrong) { // it says more here, and ends
+		if _, told := Compile(source, options); told != nil {
+			return nil, told
+		}
 	}
-	policy, err := Compile(source, options)
 	if err != nil {
 		return nil, err
 	}
-	pooled.query, pooled.prepared = policy.query, policy.prepared
 	return &pooled, nil
 }
 
