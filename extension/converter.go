@@ -29,8 +29,8 @@ import (
 // it is: an attempt to change it is an error. The library sets apiVersion and kind.
 //
 // The object need not be whole: for a server-side apply, an API server converts it without
-// the fields that its manager has given up, required ones too. What is absent stays absent, and
-// is no error: one would make each apply fail by which a manager goes from one version to another.
+// the fields that its manager has given up, required ones too. A field that is absent stays
+// absent, and is no error: else each apply would fail by which a manager goes from one version to another.
 //
 // Objects are converted whenever somebody reads or writes them in another version than the
 // stored one, so a function must lose nothing: what the other version cannot express can be

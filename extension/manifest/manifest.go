@@ -1,5 +1,5 @@
 // Package manifest reads the objects of files as `kubectl create -f` does, and loses none: YAML documents, streams of
-// JSON, and lists. What it cannot read is an error, as is what it would have to leave out.
+// JSON, and lists. It returns an error for everything else, so that nothing is left out in silence.
 package manifest
 
 import (
@@ -108,7 +108,7 @@ func split(chunk []byte) ([]json.RawMessage, error) {
 	}
 }
 
-// whole returns the only document of YAML. What is behind its end mark would be left out.
+// whole returns the only document of YAML, and an error if something follows its end mark: that would be left out.
 func whole(chunk []byte) ([]json.RawMessage, error) {
 	document, err := yaml.YAMLToJSONStrict(chunk)
 	if err != nil {

@@ -99,7 +99,7 @@ func (r *Reader) readAsking(ctx context.Context, f *Facts, now time.Time) error 
 		if f.Decisions, err = r.DecisionsAbout(ctx, f.Key.Namespace, string(f.Request.GetUID())); err != nil {
 			return err
 		}
-		// Whoever decided may hold a decision back by a finalizer.
+		// A finalizer holds a decision back after its deletion, for as long as its author likes.
 		f.Decisions = slices.DeleteFunc(f.Decisions, func(d v1alpha1.AccessDecision) bool { return !d.DeletionTimestamp.IsZero() })
 	}
 	err := r.readTarget(ctx, f)

@@ -230,7 +230,7 @@ func skipSpaces(text string, at int) int {
 }
 
 // assignment returns the position of the value behind the = or : that follows a name, which can be
-// quoted, or 0. What a blank separates from NAME= is a command for a shell.
+// quoted, or 0. A shell takes a word that a blank separates from NAME= for a command.
 func assignment(text string, at int) int {
 	if at < len(text) && (text[at] == '"' || text[at] == '\'') {
 		at++
