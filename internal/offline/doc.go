@@ -21,7 +21,7 @@
 //
 // Read engine.go first, then request.go and subresources.go, which make requests; match.go,
 // why.go, scopes.go and cel.go, which decide and check which webhooks match; laws.go and
-// diff.go, about what extensions did.
+// updates.go, newer.go and diff.go, about what extensions did.
 //
 // The rest of an API server is missing: offline sets no defaults, runs no other admission
 // plugins, and validates no object but its metadata.

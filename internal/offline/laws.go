@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -31,7 +29,8 @@ func (b Breach) String() string {
 
 // Check returns what the extensions did wrong in a request with this outcome. It
 // sends the request twice more: with the resulting object, as an API server does
-// when it reinvokes webhooks, and as a dry run.
+// when it reinvokes webhooks; and as a dry run, with fields that no Go type has, as
+// an object of a newer API server does.
 func (e *Engine) Check(ctx context.Context, req *Request, out *Outcome, scheme *runtime.Scheme) ([]Breach, error) {
 	var breaches []Breach
 	for _, step := range out.Steps {
@@ -46,17 +45,24 @@ func (e *Engine) Check(ctx context.Context, req *Request, out *Outcome, scheme *
 		return nil, err
 	}
 	breaches = append(breaches, again...)
-	if e.options.Effects == nil || req.DryRun {
-		return breaches, nil
+	dry, err := req.asNewer(scheme)
+	if err != nil {
+		return nil, err
 	}
-	dry := *req
 	dry.DryRun = true
-	outcome, err := e.Admit(ctx, &dry)
+	outcome, err := e.Admit(ctx, dry)
 	if err != nil {
 		return nil, err
 	}
 	for _, step := range outcome.Steps {
-		breaches = append(breaches, step.checkEffects(&dry)...)
+		if e.options.Effects != nil && !req.DryRun {
+			breaches = append(breaches, step.checkEffects(dry)...)
+		}
+		found, err := step.checkUnknown()
+		if err != nil {
+			return nil, err
+		}
+		breaches = append(breaches, found...)
 	}
 	return breaches, nil
 }
@@ -105,14 +111,15 @@ func (s *Step) check(req *Request, scheme *runtime.Scheme) ([]Breach, error) {
 	if !s.Webhook.Mutating || len(s.Before) == 0 || len(s.Object) == 0 {
 		return breaches, nil
 	}
-	var before, after map[string]any
-	for object, into := range map[*[]byte]*map[string]any{&s.Before: &before, &s.Object: &after} {
-		if err := json.Unmarshal(*object, into); err != nil {
-			return nil, fmt.Errorf("decoding the object after %s: %w", s.Extension, err)
-		}
+	refusals, vain, err := req.Lost(s.Before, s.Object)
+	if err != nil {
+		return nil, fmt.Errorf("extension %s: %w", s.Extension, err)
 	}
-	for _, path := range immutable(req, before, after) {
-		breaches = append(breaches, Breach{s.Extension, "changes a field that must not change", path})
+	for _, change := range refusals {
+		breaches = append(breaches, Breach{s.Extension, "changes a field that must not change", change})
+	}
+	for _, change := range vain {
+		breaches = append(breaches, Breach{s.Extension, req.inVain(), change})
 	}
 	if unknown := unknownFields(scheme, req.Kind, s.Object); len(unknown) > 0 {
 		known := unknownFields(scheme, req.Kind, s.Before)
@@ -162,112 +169,6 @@ func (s *Step) checkEffects(req *Request) []Breach {
 		return []Breach{{s.Extension, "has side effects on a dry run", effects}}
 	}
 	return nil
-}
-
-// identity has the fields that identify an object and those that only the API
-// server sets.
-var identity = []string{
-	"apiVersion", "kind", "metadata.name", "metadata.generateName", "metadata.namespace", "metadata.uid",
-	"metadata.resourceVersion", "metadata.creationTimestamp", "metadata.deletionTimestamp", "metadata.generation",
-}
-
-// fixed has, for each kind, the fields that an UPDATE must not change and the
-// exceptions, with * for an index. It follows the validation of each kind
-// (k8s.io/kubernetes, pkg/apis/*/validation).
-var fixed = map[string]struct{ fields, except []string }{
-	"Pod": {
-		fields: []string{"spec"},
-		except: []string{
-			"spec.containers.*.image", "spec.initContainers.*.image", "spec.activeDeadlineSeconds", "spec.tolerations",
-			"spec.schedulingGates", "spec.terminationGracePeriodSeconds",
-		},
-	},
-	"Deployment":  {fields: []string{"spec.selector"}},
-	"ReplicaSet":  {fields: []string{"spec.selector"}},
-	"DaemonSet":   {fields: []string{"spec.selector"}},
-	"StatefulSet": {fields: []string{"spec.selector", "spec.serviceName", "spec.podManagementPolicy", "spec.volumeClaimTemplates"}},
-	"Job":         {fields: []string{"spec.selector", "spec.completionMode", "spec.podFailurePolicy", "spec.backoffLimitPerIndex"}},
-	"Service":     {fields: []string{"spec.clusterIP"}},
-	"Secret":      {fields: []string{"type"}},
-	"PersistentVolumeClaim": {
-		fields: []string{"spec"},
-		except: []string{"spec.resources", "spec.volumeAttributesClassName"},
-	},
-	"StorageClass":       {fields: []string{"provisioner", "parameters", "reclaimPolicy", "volumeBindingMode"}},
-	"RoleBinding":        {fields: []string{"roleRef"}},
-	"ClusterRoleBinding": {fields: []string{"roleRef"}},
-}
-
-// immutable returns the changes to fields that must not change.
-func immutable(req *Request, before, after map[string]any) []string {
-	if req.Operation == admissionv1.Connect || req.Operation == admissionv1.Delete {
-		return nil
-	}
-	rule := fixed[req.Kind.Kind]
-	frozen := before["immutable"] == true && (req.Kind.Kind == "ConfigMap" || req.Kind.Kind == "Secret")
-	var broken []string
-	for _, change := range changes("", before, after) {
-		path, _, _ := strings.Cut(change, ": ")
-		switch {
-		case under(path, identity):
-		case req.Operation != admissionv1.Update || req.SubResource != "":
-			continue
-		case frozen && under(path, []string{"data", "binaryData", "stringData", "immutable"}):
-		case !under(path, rule.fields) || under(path, rule.except):
-			continue
-		}
-		broken = append(broken, change)
-	}
-	return broken
-}
-
-// under reports whether a path matches a pattern or is below one.
-func under(path string, patterns []string) bool {
-	steps := strings.Split(path, ".")
-	return slices.ContainsFunc(patterns, func(pattern string) bool {
-		want := strings.Split(pattern, ".")
-		if len(steps) < len(want) {
-			return false
-		}
-		for i := range want {
-			if want[i] != "*" && want[i] != steps[i] {
-				return false
-			}
-		}
-		return true
-	})
-}
-
-// changes returns "path: before -> after" for each leaf that differs.
-func changes(path string, before, after any) []string {
-	if reflect.DeepEqual(before, after) {
-		return nil
-	}
-	child := func(key string) string { return strings.TrimPrefix(path+"."+key, ".") }
-	var found []string
-	switch before := before.(type) {
-	case map[string]any:
-		if after, same := after.(map[string]any); same {
-			for key := range before {
-				found = append(found, changes(child(key), before[key], after[key])...)
-			}
-			for key := range after {
-				if _, known := before[key]; !known {
-					found = append(found, changes(child(key), nil, after[key])...)
-				}
-			}
-			slices.Sort(found)
-			return found
-		}
-	case []any:
-		if after, same := after.([]any); same && len(after) == len(before) {
-			for i := range before {
-				found = append(found, changes(child(strconv.Itoa(i)), before[i], after[i])...)
-			}
-			return found
-		}
-	}
-	return []string{fmt.Sprintf("%s: %s -> %s", path, short(before), short(after))}
 }
 
 func short(value any) string {

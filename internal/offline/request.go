@@ -44,6 +44,9 @@ type Request struct {
 	named bool
 	// served has the versions of the kind.
 	served []schema.GroupVersion
+	// hasStatus is true if the object's status changes by a subresource alone, and custom
+	// is true for a kind of a CustomResourceDefinition.
+	hasStatus, custom bool
 }
 
 // NewRequest returns the request for an object. The options of a connection, such
@@ -76,6 +79,7 @@ func (k *Kinds) NewRequest(operation admissionv1.Operation, object, old *unstruc
 	req.Resource = k.Resource(kind)
 	served, known := k.Find(kind.GroupKind())
 	req.known, req.served = known, served.GroupVersions
+	req.hasStatus, req.custom = k.status(kind.GroupKind())
 	if !k.Namespaced(kind.GroupKind()) {
 		namespace = ""
 	}

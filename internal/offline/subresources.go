@@ -84,6 +84,7 @@ func (k *Kinds) NewSubresourceRequest(operation admissionv1.Operation, subresour
 		Operation: operation, Kind: object.GroupVersionKind(), Resource: k.Resource(parent), SubResource: name, Name: object.GetName(),
 		known: true, served: served.GroupVersions,
 	}
+	req.hasStatus, req.custom = k.status(parent.GroupKind())
 	object = k.complete(object, namespace)
 	req.Namespace = object.GetNamespace()
 	if kinds.IsNamespace(parent) {

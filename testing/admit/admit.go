@@ -23,8 +23,10 @@
 //   - has no side effects if its scope's SideEffects is None, and none on a dry run
 //     if it is NoneOnDryRun, as far as it uses the clients of its manager;
 //   - does not change what identifies the object (metadata.name, namespace,
-//     uid...) nor, on an UPDATE, what is immutable, such as most of a Pod's spec;
-//   - sets no field that the kind does not have;
+//     uid...) nor, on an UPDATE, what an API server refuses to change, such as most of
+//     a Pod's spec, or ignores, such as its status;
+//   - sets no field that the kind does not have, and keeps those that its Go types do
+//     not have, because the API server may be newer;
 //   - does not panic;
 //   - changes nothing in vain, as a Validator does, and an [extension.Extension] that
 //     changes the Pod but returns no patch;
@@ -33,7 +35,7 @@
 //     an API server's.
 //
 // Each request is therefore sent three times: as it is, with the resulting object,
-// and as a dry run.
+// and as a dry run with fields that no type has.
 //
 // # Which extensions are called
 //

@@ -2,8 +2,10 @@ package admit_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -445,6 +447,19 @@ func TestWhatKubernetesForbidsFailsTheTest(t *testing.T) {
 			pod.Spec.Containers = append(pod.Spec.Containers[:1:1], corev1.Container{Name: "b"})
 			return nil
 		}, onUpdate), update, "spec.containers"},
+		"a status, on UPDATE of the object": {
+			mutator(func(pod *corev1.Pod, _ *extension.Request) error { pod.Status.Reason = "r"; return nil }, onUpdate), update,
+			"changes a field that an update of pods does not change:\nstatus.reason",
+		},
+		"a Pod encoded by its type": {&fakes.Extension{HandleStub: func(_ context.Context, _ extension.Manager, pod *corev1.Pod, req admission.Request) admission.Response {
+			pod.Labels = map[string]string{"a": "b"}
+			encoded, err := json.Marshal(pod)
+			if err != nil {
+				return admission.Errored(http.StatusInternalServerError, err)
+			}
+			return admission.PatchResponseFromRaw(req.Object.Raw, encoded)
+		}}, create, "loses the fields that its Go types do not know, which a newer API server may have; be a Mutator, or return mgr.PatchFromPod(req, pod):\n" +
+			"fieldOfANewerVersion\nspec.containers.0.fieldOfANewerVersion\nspec.containers.0.resources.fieldOfANewerVersion\nspec.fieldOfANewerVersion"},
 		"a field that Pods do not have": {misspelt{}, create, `unknown field "spec.dnsPolcy"`},
 		"a change by a Validator": {extension.Validating(extension.ValidatorFunc[*corev1.Pod](func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
 			pod.Labels = map[string]string{"a": "b"}
