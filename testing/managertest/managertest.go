@@ -18,6 +18,8 @@
 //
 // A call that RBAC refuses fails the test with the API server's sentence, which names the
 // verb and the resource, even if the extension hides the error; see [Options].Forbidden.
+// So the end of a test waits until the extensions have made no call for 100 ms, and fails
+// the test if they still make some 10 s later.
 //
 // Every Run has namespaces of its own, so the tests of a package can share an API server
 // and run in parallel. To share one, start it in TestMain with [controlplane.Start].
@@ -296,7 +298,11 @@ func (i *Installation) end() {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(i.t.Context()), patience)
 	defer cancel()
-	err := errors.Join(i.stopThose(ctx, false), i.deleteConfigurations(ctx), i.stopThose(ctx, true))
+	var restless error
+	if !i.t.Failed() {
+		restless = i.forbidden.rest(ctx)
+	}
+	err := errors.Join(restless, i.stopThose(ctx, false), i.deleteConfigurations(ctx), i.stopThose(ctx, true))
 	i.forbidden.end()
 	if len(i.processes) > 0 {
 		mgr, made := i.newManager(i.managerOptions(i.cluster.Config(), true))

@@ -57,6 +57,8 @@ func addByWhom(mgr *manager.Manager) error {
 type stamps struct {
 	client client.Client
 	rights []rbacv1.PolicyRule
+	// later, if set, holds up what it does last: a call without the right.
+	later chan struct{}
 }
 
 func (s *stamps) Register(mgr extension.Manager) error {
@@ -74,7 +76,11 @@ func (s *stamps) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		return reconcile.Result{}, nil
 	}
 	metav1.SetMetaDataLabel(&object.ObjectMeta, "stamped", "yes")
-	return reconcile.Result{}, s.client.Update(ctx, &object)
+	if err := s.client.Update(ctx, &object); err != nil || s.later == nil {
+		return reconcile.Result{}, err
+	}
+	<-s.later
+	return reconcile.Result{}, s.client.Status().Update(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: req.Namespace, Name: req.Name}})
 }
 
 func (s *stamps) Rights() []rbacv1.PolicyRule { return s.rights }
@@ -359,18 +365,23 @@ func TestAReconcilerThatDoesNotAskForARightFailsTheTest(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		rights []rbacv1.PolicyRule
+		later  chan struct{}
 		want   string
 	}{
-		"nothing is asked for":          {nil, `cannot watch resource "configmaps"`},
-		"the right to write is missing": {on("configmaps", "list", "watch"), `cannot update resource "configmaps"`},
-		"every right is asked for":      {on("configmaps", "list", "watch", "update"), ""},
+		"nothing is asked for":                                         {nil, nil, `cannot watch resource "configmaps"`},
+		"the right to write is missing":                                {on("configmaps", "list", "watch"), nil, `cannot update resource "configmaps"`},
+		"a right is missing after the test has seen what it waits for": {on("configmaps", "list", "watch", "update"), make(chan struct{}), `cannot update resource "pods/status"`},
+		"every right is asked for":                                     {on("configmaps", "list", "watch", "update"), nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			said := tried(t, func(r *recorder) {
 				installed := managertest.Run(r, cluster, managertest.Options{}, func(mgr *manager.Manager) error {
-					return mgr.AddExtension(&stamps{rights: c.rights})
+					return mgr.AddExtension(&stamps{rights: c.rights, later: c.later})
 				})
+				if c.later != nil {
+					r.Cleanup(func() { close(c.later) })
+				}
 				object := configMapIn(installed.Namespace)
 				testkit.Create(r, installed.Admin, object)
 				testkit.Eventually(t, "the ConfigMap is stamped, or the test fails", func(ctx context.Context) bool {
