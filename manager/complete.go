@@ -82,9 +82,6 @@ func (o *Options) completeNames() error {
 
 func (o *Options) completeAddresses() error {
 	s := &o.Serving
-	if o.ServiceName == "" && s.ServicePort != 0 {
-		return errors.New("Serving.ServicePort: set without a ServiceName")
-	}
 	o.Port = cmp.Or(o.Port, DefaultPort)
 	s.ServicePort = cmp.Or(s.ServicePort, DefaultServicePort)
 	if o.Port == FreePort && (o.ServiceName != "" || !o.Registration.UnregisterOnStop) {
@@ -98,6 +95,9 @@ func (o *Options) completeAddresses() error {
 		if problems := validation.IsValidPortNum(int(port.value)); len(problems) > 0 && port.value != FreePort {
 			return fmt.Errorf("%s: %d: %s", port.field, port.value, strings.Join(problems, ", "))
 		}
+	}
+	if host := s.AdvertiseHost; host != "" && net.ParseIP(host) == nil && len(validation.IsDNS1123Subdomain(strings.ToLower(host))) > 0 {
+		return fmt.Errorf("Serving.AdvertiseHost: %q: must be a DNS name or an address alone: the scheme is https, and the port is that of Port", host)
 	}
 	if o.ServiceName == "" && s.AdvertiseHost == "" {
 		if ip := net.ParseIP(o.Host); ip == nil || !ip.IsUnspecified() {

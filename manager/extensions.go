@@ -90,7 +90,7 @@ func (m *Manager) addExtension(e any) error {
 	}
 	if len(parts.Handlers)+len(parts.Converters) > 0 {
 		if err := m.options.callable(); err != nil {
-			return fmt.Errorf("%T: %w", e, err)
+			return err
 		}
 	}
 	if _, err := parts.Reads(m.options.Scheme, host.Serves|host.Reconciles); err != nil {

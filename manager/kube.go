@@ -2,7 +2,9 @@ package manager
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"sync"
 
 	"github.com/go-logr/zapr"
@@ -98,6 +100,15 @@ type kubeManager struct {
 	// elected is closed when this replica leads for the first time. It is set if
 	// another manager takes part in the election; see newBackground.
 	elected chan struct{}
+}
+
+// Start runs it. Nothing else of it listens but its metrics.
+func (k kubeManager) Start(ctx context.Context) error {
+	err := k.Manager.Start(ctx)
+	if failed := (*net.OpError)(nil); errors.As(err, &failed) && failed.Op == "listen" {
+		return fmt.Errorf("Serving.MetricsAddress: %w", err)
+	}
+	return err
 }
 
 func (k kubeManager) Elected() <-chan struct{} {

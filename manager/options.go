@@ -126,7 +126,7 @@ type ServingOptions struct {
 	// outside the cluster. With a ServiceName it is another name in the
 	// certificate. Default: Host.
 	AdvertiseHost string
-	// ServicePort is the port of the Service. Default: 443.
+	// ServicePort is the port of the Service. Without one it is ignored. Default: 443.
 	ServicePort int32
 	// ClusterDomain is the DNS domain of the cluster, which is part of one of the
 	// Service's names. Default: cluster.local.
@@ -238,7 +238,9 @@ type RegistrationOptions struct {
 	// UnregisterOnStop removes the webhook configurations when Start ends, before
 	// the drain, so that failure policy Fail blocks nobody afterwards. Use it for
 	// a manager without replicas that comes and goes, for example on a developer's
-	// machine. Default: false, because a restart must leave no gap.
+	// machine. The Secrets stay, with the CA and the key of the paths: the next start uses
+	// them again, and [Manager.UnregisterExtensions] removes them. Default: false, because
+	// a restart must leave no gap.
 	UnregisterOnStop bool
 }
 

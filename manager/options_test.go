@@ -48,7 +48,6 @@ func TestAnOptionThatIsMissingOrContradictoryIsNamed(t *testing.T) {
 		"two options wrong at once":         {manager.Options{Namespace: "apps", Port: 70000, FailurePolicy: &always}, []string{"Port: 70000", `FailurePolicy: "Always": must be Fail or Ignore`}},
 		"a free port behind a Service":      {manager.Options{Namespace: "apps", Port: manager.FreePort, ServiceName: "my-ext", Registration: manager.RegistrationOptions{UnregisterOnStop: true}}, []string{"Port: a free one needs Registration.UnregisterOnStop, and no ServiceName"}},
 		"a free port that stays registered": {manager.Options{Namespace: "apps", Port: manager.FreePort}, []string{"Port: a free one needs"}},
-		"a service port without a service":  {manager.Options{Namespace: "apps", Serving: manager.ServingOptions{ServicePort: 443}}, []string{"Serving.ServicePort: set without a ServiceName"}},
 		"a leaf that outlives its CA":       {manager.Options{Namespace: "apps", Certificates: manager.CertificateOptions{CALifetime: time.Hour, LeafLifetime: time.Hour}}, []string{"Certificates.LeafLifetime: 1h0m0s: must be at most a third"}},
 		"a slow propagation":                {manager.Options{Namespace: "apps", Certificates: manager.CertificateOptions{CALifetime: time.Hour, LeafLifetime: time.Minute, PropagationDelay: time.Hour}}, []string{"Certificates.PropagationDelay: 1h0m0s"}},
 		"one Secret for leaf and CA":        {manager.Options{Namespace: "apps", Certificates: manager.CertificateOptions{LeafSecretName: "x"}, SetupCertificateName: "x"}, []string{"Certificates.LeafSecretName: must differ"}},

@@ -219,7 +219,10 @@ func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 	if err := errors.Join(kube.AddReadyzCheck("webhook", s.server.StartedChecker()), s.addChecks(kube, s.source, s.registration)); err != nil {
 		return err
 	}
-	return s.server.Listen(ctx)
+	if err := s.server.Listen(ctx); err != nil {
+		return fmt.Errorf("manager options: Port: %w", err)
+	}
+	return nil
 }
 
 // clients returns who may connect; nil for everybody.

@@ -192,7 +192,11 @@ func segmentsOf(handlers []*extension.Handler) []string {
 	count := map[string]int{}
 	for i, h := range handlers {
 		a := host.Open(h)
-		segment := slug(fmt.Sprintf("%s %T", a.Name, a.NewObject()))
+		takes := "object" // of any kind
+		if object := a.NewObject(); object != nil {
+			takes = fmt.Sprintf("%T", object)
+		}
+		segment := slug(a.Name + " " + takes)
 		key := kindPath(a.Mutates) + segment
 		count[key]++
 		if n := count[key]; n > 1 {

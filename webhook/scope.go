@@ -43,6 +43,11 @@ func resolve(h *host.Handler, defaults Defaults) (extension.Scope, error) {
 			return s, fmt.Errorf("Rules[%d]: an Extension takes Pods, not %s; use a Mutator or a Validator", i, strings.Join(rule.Resources, ", "))
 		}
 	}
+	for field, selector := range map[string]*metav1.LabelSelector{"ObjectSelector": h.Scope.ObjectSelector, "NamespaceSelector": h.Scope.NamespaceSelector} {
+		if _, err := metav1.LabelSelectorAsSelector(selector); err != nil {
+			return s, fmt.Errorf("%s: %w", field, err)
+		}
+	}
 	if i := unreachable(h.Scope); i >= 0 {
 		return s, fmt.Errorf("ObjectSelector: Rules[%d] would never match: a CONNECT carries options, which have no labels, and so the API server "+
 			"calls no webhook with an ObjectSelector for it, not even with DoesNotExist or NotIn. Leave it out, and read the labels of the Pod in "+

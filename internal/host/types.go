@@ -61,13 +61,42 @@ func checkRules(h *Handler) error {
 					continue
 				}
 				if !slices.ContainsFunc(kinds, func(kind schema.GroupVersionKind) bool { return serves(kind, group, resource) }) {
-					return fmt.Errorf("the type of %s and its scope disagree: it takes a %s, which is not the object of %q: use the type of that resource, or the rules of that type",
-						h.Name, h.typ, strings.TrimPrefix(group+"/"+resource, "/"))
+					return disagreement(h, kinds[0], group, resource)
 				}
 			}
 		}
 	}
 	return nil
+}
+
+// disagreement is the error of a rule for a resource of another type than the handler's.
+func disagreement(h *Handler, kind schema.GroupVersionKind, group, resource string) error {
+	name := func(group, resource string) string { return strings.TrimPrefix(group+"/"+resource, "/") }
+	meant, is := Connections[kind.Kind]
+	if !is {
+		plural, _ := meta.UnsafeGuessKindToResource(kind)
+		meant = plural.Resource
+	}
+	missing := ""
+	if known, _, _ := strings.Cut(resource, "/"); !exists(group, known) {
+		missing = fmt.Sprintf(", and Kubernetes has no %q", name(group, known))
+	}
+	return fmt.Errorf("the type of %s and its scope disagree: a %s is the object of %q, not of %q%s: use the type of that resource, or the rules of that type",
+		h.Name, h.typ, name(kind.Group, meant), name(group, resource), missing)
+}
+
+// exists reports whether Kubernetes may have a resource, which it has not if the group is
+// one of its own without that resource.
+func exists(group, resource string) bool {
+	if !clientgoscheme.Scheme.IsGroupRegistered(group) {
+		return strings.Contains(group, ".") // that of a CustomResourceDefinition
+	}
+	for kind := range clientgoscheme.Scheme.AllKnownTypes() {
+		if plural, _ := meta.UnsafeGuessKindToResource(kind); kind.Group == group && plural.Resource == resource {
+			return true
+		}
+	}
+	return false
 }
 
 func isConnect(rule admissionregistrationv1.RuleWithOperations) bool {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"reflect"
@@ -20,6 +21,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/freeport"
@@ -216,21 +219,23 @@ func TestWhatIsWrongWithTheFlagsIsSaidOnStandardErrorWithExitCode2(t *testing.T)
 		args []string
 		want string
 	}{
-		"an unknown flag":       {[]string{"start", "--nonsense"}, "unknown flag: --nonsense"},
-		"an argument too many":  {[]string{"start", "now"}, `unknown command "now"`},
-		"a selector":            {[]string{"start", "--pod-selector=a b c"}, "--pod-selector:"},
-		"a log level":           {[]string{"start", "--zap-log-level=loud"}, "zap-log-level"},
-		"an option":             {[]string{"register", "--namespace=default", "--failure-policy=Never", "--kubeconfig=x"}, "--failure-policy: \"Never\""},
-		"a free port":           {[]string{"start", "--namespace=default", "--advertise-host=x", "--port=0", "--kubeconfig=KUBECONFIG"}, "--port: a free one needs --unregister-on-stop, and no --service-name"},
-		"an old TLS":            {[]string{"start", "--namespace=default", "--tls-min-version=1.1", "--kubeconfig=KUBECONFIG"}, "--tls-min-version: \"1.1\": must be 1.2 or 1.3"},
-		"a wrong cipher suite":  {[]string{"start", "--namespace=default", "--tls-cipher-suites=TLS_RSA_WITH_RC4_128_SHA", "--kubeconfig=KUBECONFIG"}, "--tls-cipher-suites: \"TLS_RSA_WITH_RC4_128_SHA\" is insecure"},
-		"names of no CA":        {[]string{"start", "--namespace=default", "--client-names=x", "--kubeconfig=KUBECONFIG"}, "--client-names: set without --client-ca:"},
-		"any name of a label":   {[]string{"start", "--namespace=default", "--tolerate-selector-terms=kubernetes.io/metadata.name", "--kubeconfig=KUBECONFIG"}, "--tolerate-selector-terms: \"kubernetes.io/metadata.name\": would let others"},
-		"a missing address":     {[]string{"start", "--namespace=default", "--kubeconfig=KUBECONFIG"}, "--advertise-host: required, since there is no --service-name and --host is not"},
-		"a missing namespace":   {[]string{"start", "--advertise-host=x", "--kubeconfig=KUBECONFIG"}, "--webhook-namespace: required when --namespace is empty"},
-		"a wrong name":          {[]string{"review", "--namespace=default", "--fingerprint=A", "--kubeconfig=KUBECONFIG", "-f", "KUBECONFIG"}, "--fingerprint: \"A\""},
-		"own Pods":              {[]string{"manifests", "--namespace=default", "--service-name=x", "--image=x"}, "choose another --webhook-namespace, or name \"stamp\" in --allow-own-pods"},
-		"an unknown kubeconfig": {[]string{"unregister", "--namespace=default", "--kubeconfig=/does/not/exist"}, "--kubeconfig: stat /does/not/exist"},
+		"an unknown flag":        {[]string{"start", "--nonsense"}, "unknown flag: --nonsense"},
+		"an argument too many":   {[]string{"start", "now"}, `unknown command "now"`},
+		"a selector":             {[]string{"start", "--pod-selector=a b c"}, "--pod-selector:"},
+		"a log level":            {[]string{"start", "--zap-log-level=loud"}, "zap-log-level"},
+		"an option":              {[]string{"register", "--namespace=default", "--failure-policy=Never", "--kubeconfig=x"}, "--failure-policy: \"Never\""},
+		"a free port":            {[]string{"start", "--namespace=default", "--advertise-host=x", "--port=0", "--kubeconfig=KUBECONFIG"}, "--port: a free one needs --unregister-on-stop, and no --service-name"},
+		"an old TLS":             {[]string{"start", "--namespace=default", "--tls-min-version=1.1", "--kubeconfig=KUBECONFIG"}, "--tls-min-version: \"1.1\": must be 1.2 or 1.3"},
+		"a wrong cipher suite":   {[]string{"start", "--namespace=default", "--tls-cipher-suites=TLS_RSA_WITH_RC4_128_SHA", "--kubeconfig=KUBECONFIG"}, "--tls-cipher-suites: \"TLS_RSA_WITH_RC4_128_SHA\" is insecure"},
+		"names of no CA":         {[]string{"start", "--namespace=default", "--client-names=x", "--kubeconfig=KUBECONFIG"}, "--client-names: set without --client-ca:"},
+		"any name of a label":    {[]string{"start", "--namespace=default", "--tolerate-selector-terms=kubernetes.io/metadata.name", "--kubeconfig=KUBECONFIG"}, "--tolerate-selector-terms: \"kubernetes.io/metadata.name\": would let others"},
+		"a missing address":      {[]string{"start", "--namespace=default", "--kubeconfig=KUBECONFIG"}, "--advertise-host: required, since there is no --service-name and --host is not"},
+		"an address with more":   {[]string{"start", "--namespace=default", "--advertise-host=https://x:443", "--kubeconfig=KUBECONFIG"}, "--advertise-host: \"https://x:443\": must be a DNS name or an address alone: the scheme is https, and the port is that of --port"},
+		"an address with a port": {[]string{"start", "--namespace=default", "--advertise-host=10.0.0.1:443", "--kubeconfig=KUBECONFIG"}, "--advertise-host: \"10.0.0.1:443\": must be"},
+		"a missing namespace":    {[]string{"start", "--advertise-host=x", "--kubeconfig=KUBECONFIG"}, "--webhook-namespace: required when --namespace is empty"},
+		"a wrong name":           {[]string{"review", "--namespace=default", "--fingerprint=A", "--kubeconfig=KUBECONFIG", "-f", "KUBECONFIG"}, "--fingerprint: \"A\""},
+		"own Pods":               {[]string{"manifests", "--namespace=default", "--service-name=x", "--image=x"}, "choose another --webhook-namespace, or name \"stamp\" in --allow-own-pods"},
+		"an unknown kubeconfig":  {[]string{"unregister", "--namespace=default", "--kubeconfig=/does/not/exist"}, "--kubeconfig: stat /does/not/exist"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kubeConfig := writeKubeConfig(t)
@@ -251,6 +256,42 @@ func TestWhatIsWrongWithTheFlagsIsSaidOnStandardErrorWithExitCode2(t *testing.T)
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 2 || log.String() != "stamp: unknown flag: --nonsense\n" {
 		t.Errorf("the program ends with %v, and says %q", err, log)
+	}
+}
+
+func TestAFailureNamesTheFlagOrTheCredentials(t *testing.T) {
+	t.Parallel()
+	taken, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close() //nolint:errcheck // the test is over
+	config, err := clientcmd.LoadFromFile(cluster.Admin().KubeConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.AuthInfos[config.Contexts[config.CurrentContext].AuthInfo] = &clientcmdapi.AuthInfo{Token: "of another cluster"}
+	stranger := t.TempDir() + "/kubeconfig"
+	if err := clientcmd.WriteToFile(*config, stranger); err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(taken.Addr().String())
+	for name, test := range map[string]struct{ flags, want string }{
+		"a port that is taken":           {"--kubeconfig=" + cluster.Admin().KubeConfig + " --metrics-address= --health-address= --port=" + port, "--port: "},
+		"an address of health checks":    {"--kubeconfig=" + cluster.Admin().KubeConfig + " --metrics-address= --health-address=" + taken.Addr().String(), "--health-address: "},
+		"an address of metrics":          {"--kubeconfig=" + cluster.Admin().KubeConfig + " --health-address= --metrics-address=" + taken.Addr().String(), "--metrics-address: "},
+		"credentials of another cluster": {"--kubeconfig=" + stranger + " --metrics-address= --health-address=", `Unauthorized: the API server does not accept user "`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			flags := append([]string{"start", "--unregister-on-stop", "--host=127.0.0.1", "--namespace=" + newNamespace(t)}, strings.Fields(test.flags)...)
+			if !strings.Contains(test.flags, "--port") {
+				flags = append(flags, "--port=0")
+			}
+			_, stderr, code := execute(t, newCommand(), "", flags...)
+			if code == 0 || !strings.Contains(stderr, test.want) {
+				t.Errorf("%d: %s", code, stderr)
+			}
+		})
 	}
 }
 

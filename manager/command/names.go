@@ -2,6 +2,7 @@ package command
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"reflect"
 	"regexp"
@@ -9,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/admitkit/admitkit/manager"
 )
@@ -57,6 +60,9 @@ func (f *flags) inFlags(set *pflag.FlagSet, err error) error {
 	if err == nil {
 		return nil
 	}
+	if apierrors.IsUnauthorized(err) {
+		err = fmt.Errorf("%w: the API server does not accept %s", err, f.credentials())
+	}
 	flags := flagsOfOptions(set)
 	// The API server's errors, too, have words such as Port and Namespace.
 	if text := err.Error(); !strings.Contains(text, "manager options: ") && !strings.Contains(text, "install options: ") {
@@ -70,6 +76,18 @@ func (f *flags) inFlags(set *pflag.FlagSet, err error) error {
 	option := regexp.MustCompile(`\b(` + strings.Join(paths, "|") + `)\b`)
 	text := option.ReplaceAllStringFunc(err.Error(), func(path string) string { return "--" + flags[path] })
 	return &translated{f.inFlagsOfExtensions(set, text), err}
+}
+
+// credentials says which credentials the program uses.
+func (f *flags) credentials() string {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = f.options.KubeConfig
+	config, err := rules.Load()
+	if err != nil || config.Contexts[config.CurrentContext] == nil {
+		return "the token of the Pod's ServiceAccount"
+	}
+	current := config.Contexts[config.CurrentContext]
+	return fmt.Sprintf("user %q of context %q in kubeconfig %s", current.AuthInfo, config.CurrentContext, current.LocationOfOrigin)
 }
 
 // optionFlags say with what the flags of options begin about which there are errors.
