@@ -28,6 +28,12 @@ func TestTheShortFormsOfEiriniXAddAndListExtensions(t *testing.T) {
 	r := newManager(t, manager.Options{Namespace: newNamespace(t)})
 	r.AddWatcher(idleWatcher{})
 	r.AddReconciler(stubborn{})
+	if err := r.AddExtension(scopedExtension{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, is := r.ListExtensions()[0].(scopedExtension); len(r.ListExtensions()) != 1 || !is {
+		t.Errorf("got %v", r.ListExtensions())
+	}
 	if len(r.ListWatchers()) != 1 || len(r.ListReconcilers()) != 1 || r.GetManagerOptions().OperatorFingerprint != "admitkit" {
 		t.Errorf("got %v, %v, %+v", r.ListWatchers(), r.ListReconcilers(), r.GetManagerOptions())
 	}

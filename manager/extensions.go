@@ -28,6 +28,19 @@ func (m *Manager) ListWatchers() []extension.Watcher {
 	return slices.Clone(m.parts.Watchers)
 }
 
+// ListExtensions returns the Extensions that were added. Mutators and Validators are none.
+func (m *Manager) ListExtensions() []extension.Extension {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []extension.Extension
+	for _, h := range m.parts.Handlers {
+		if e, is := host.Open(h).Extension(); is {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
 // ListReconcilers returns the Reconcilers that were added.
 func (m *Manager) ListReconcilers() []extension.Reconciler {
 	m.mu.Lock()

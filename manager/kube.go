@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"strings"
 	"sync"
 
 	"github.com/go-logr/zapr"
@@ -19,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
+	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/manager/internal/apiserver"
@@ -49,7 +52,7 @@ func (m *Manager) newKubeManager(health *health.Health) (ctrlmanager.Manager, er
 		return nil, fmt.Errorf("Serving.MetricsAddress: %w", err)
 	}
 	health.AddReady("caches", m.cachesSynced(kube))
-	made := kubeManager{Manager: kube, health: health}
+	made := kubeManager{Manager: kube, health: health, misplaced: &misplaced{}}
 	if m.options.Watching.LeaderElection {
 		made.elected = make(chan struct{})
 	}
@@ -100,10 +103,46 @@ type kubeManager struct {
 	// elected is closed when this replica leads for the first time. It is set if
 	// another manager takes part in the election; see newBackground.
 	elected chan struct{}
+	// misplaced takes the place of controller-runtime's webhook server.
+	misplaced *misplaced
+}
+
+// GetWebhookServer returns a server that makes [kubeManager.Start] fail if it gets a webhook.
+func (k kubeManager) GetWebhookServer() ctrlwebhook.Server { return k.misplaced }
+
+// misplaced is a webhook server in controller-runtime's sense. It serves nothing: nobody
+// would register its webhooks, and its paths could be called by everybody.
+type misplaced struct {
+	ctrlwebhook.Server
+
+	mu    sync.Mutex
+	paths []string
+}
+
+func (s *misplaced) Register(path string, _ http.Handler) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.paths = append(s.paths, path)
+}
+
+// WebhookMux returns nil: no path is taken.
+func (s *misplaced) WebhookMux() *http.ServeMux { return nil }
+
+func (s *misplaced) err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.paths) == 0 {
+		return nil
+	}
+	return fmt.Errorf("webhooks at %s: nothing serves what builder.WebhookManagedBy or GetWebhookServer registers: give its Defaulter to "+
+		"AddExtension as an extension.Mutator, its Validator as an extension.Validator (docs/from-controller-runtime.md)", strings.Join(s.paths, ", "))
 }
 
 // Start runs it. Nothing else of it listens but its metrics.
 func (k kubeManager) Start(ctx context.Context) error {
+	if err := k.misplaced.err(); err != nil {
+		return err
+	}
 	err := k.Manager.Start(ctx)
 	if failed := (*net.OpError)(nil); errors.As(err, &failed) && failed.Op == "listen" {
 		return fmt.Errorf("Serving.MetricsAddress: %w", err)

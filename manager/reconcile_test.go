@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,6 +14,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/testkit"
@@ -125,6 +127,35 @@ func TestAReconcilerHasClientCacheRecorderAndSchemeAndIsElected(t *testing.T) {
 	}
 	if name := <-second.told; name != "pod" {
 		t.Errorf("Pod %s is reconciled", name)
+	}
+}
+
+// kubebuilt is a Reconciler that registers a webhook, too, as kubebuilder's programs do.
+type kubebuilt struct{ asking }
+
+func (k kubebuilt) Register(mgr extension.Manager) error {
+	return ctrl.NewWebhookManagedBy(mgr.GetKubeManager(), &corev1.Pod{}).WithValidator(k).Complete()
+}
+
+func (kubebuilt) ValidateCreate(context.Context, *corev1.Pod) (admission.Warnings, error) {
+	return nil, nil
+}
+
+func (kubebuilt) ValidateUpdate(context.Context, *corev1.Pod, *corev1.Pod) (admission.Warnings, error) {
+	return nil, nil
+}
+
+func (kubebuilt) ValidateDelete(context.Context, *corev1.Pod) (admission.Warnings, error) {
+	return nil, nil
+}
+
+func TestAWebhookOfControllerRuntimeIsRefusedBecauseNothingServesIt(t *testing.T) {
+	t.Parallel()
+	r := newManager(t, manager.Options{Namespace: newNamespace(t)}, kubebuilt{})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := r.Start(ctx); err == nil || !strings.Contains(err.Error(), "webhooks at /validate--v1-pod: nothing serves") {
+		t.Errorf("it ends with %v", err)
 	}
 }
 

@@ -84,6 +84,12 @@ func (h *Handler) NewObject() runtime.Object {
 	return reflect.New(h.typ.Elem()).Interface().(runtime.Object)
 }
 
+// Extension returns the Extension that the handler was made of, if it was.
+func (h *Handler) Extension() (extension.Extension, bool) {
+	e, is := h.value.(extension.Extension)
+	return e, is && h.Respond != nil
+}
+
 // HandlerOf returns a mutating Handler for an Extension. Its scope comes from the
 // Scope method, if the Extension has one.
 func HandlerOf(e extension.Extension, mgr extension.Manager) *extension.Handler {
