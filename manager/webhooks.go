@@ -18,6 +18,14 @@ import (
 	"github.com/admitkit/admitkit/webhook"
 )
 
+// Converters returns the converters, for a program that sends reviews of its own to
+// [webhook.ConversionHandler].
+func (m *Manager) Converters() []*host.Converter {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.parts.Converters)
+}
+
 // Webhooks returns the webhooks of the handlers, for a program that sends them
 // requests of its own, as `review` does. It does not call the API server, unless a
 // handler does. The manager cannot be started afterwards.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -27,9 +26,11 @@ type Engine struct {
 	mu      sync.Mutex
 	hooks   []*hook
 	options Options
-	steps   []webhook.Step
-	traces  []trace // of the steps
-	lost    string  // what the running extension changed in vain
+	// conversions has the webhooks of the converters by the names of their CRDs.
+	conversions map[string]http.Handler
+	steps       []webhook.Step
+	traces      []trace // of the steps
+	lost        string  // what the running extension changed in vain
 }
 
 // trace is what an extension did besides its answer.
@@ -52,13 +53,18 @@ type Options struct {
 	// extensions did outside the object. If it is nil, Check does not check side
 	// effects.
 	Effects func() []string
+	// Converters convert objects for webhooks whose rules name another version only.
+	Converters []*host.Converter
 	// Forbidden returns the calls without the right since its last call. It may be nil.
 	Forbidden func() []string
 }
 
 // New returns an engine that calls the webhooks.
 func New(webhooks []*webhook.Webhook, options Options) *Engine {
-	e := &Engine{options: options}
+	e := &Engine{options: options, conversions: map[string]http.Handler{}}
+	for _, c := range options.Converters {
+		e.conversions[c.CRD] = webhook.ConversionHandler(c, options.Webhook)
+	}
 	options.Webhook.OnStep = e.note
 	for _, w := range webhooks {
 		e.hooks = append(e.hooks, &hook{Webhook: w, handler: e.observed(w).Handler(options.Webhook)})
@@ -146,6 +152,8 @@ type Step struct {
 	webhook.Step
 	// Webhook is the webhook of the extension.
 	Webhook *webhook.Webhook
+	// seen is the request as the webhook got it.
+	seen *Request
 	// Before is the JSON of the object before the extension was called.
 	Before []byte
 	// Effects are the side effects, as Options.Effects returns them.
@@ -205,7 +213,7 @@ func (e *Engine) Admit(ctx context.Context, req *Request) (*Outcome, error) {
 		if h.Mutating {
 			continue
 		}
-		matches, err := h.matches(req, out)
+		seen, matches, err := e.seenBy(h, req, out)
 		if err != nil {
 			return out, err
 		}
@@ -213,7 +221,7 @@ func (e *Engine) Admit(ctx context.Context, req *Request) (*Outcome, error) {
 			out.notCalled(h, req)
 			continue
 		}
-		if _, err := e.call(ctx, h, req, out); err != nil {
+		if _, err := e.call(ctx, h, req, seen, out); err != nil {
 			return out, err
 		}
 	}
@@ -230,7 +238,7 @@ func (e *Engine) mutate(ctx context.Context, req *Request, out *Outcome) error {
 			if !h.Mutating || round > 0 && !slices.Contains(again, h) {
 				continue
 			}
-			matches, err := h.matches(req, out)
+			seen, matches, err := e.seenBy(h, req, out)
 			if err != nil {
 				return err
 			}
@@ -240,7 +248,7 @@ func (e *Engine) mutate(ctx context.Context, req *Request, out *Outcome) error {
 				}
 				continue
 			}
-			changed, err := e.call(ctx, h, req, out)
+			changed, err := e.call(ctx, h, req, seen, out)
 			if err != nil || !out.Allowed {
 				return err
 			}
@@ -255,29 +263,14 @@ func (e *Engine) mutate(ctx context.Context, req *Request, out *Outcome) error {
 	return nil
 }
 
-// matches reports whether an API server calls the webhook. The labels that decide
-// are those that the object has by now.
-func (h *hook) matches(req *Request, out *Outcome) (bool, error) {
-	current := *req
-	current.Object = out.Object
-	matches, err := current.Matches(h.Scope)
-	var unknown *Unknown
-	if err != nil && !errors.As(err, &unknown) {
-		err = fmt.Errorf("webhook %s: %w", h.Name, err)
-	}
-	return matches, err
-}
-
-// call sends the request with the current object to one webhook and adds the
-// answer to the outcome.
-func (e *Engine) call(ctx context.Context, h *hook, req *Request, out *Outcome) (changed bool, err error) {
-	before := out.Object
+// call sends the request to one webhook, as it sees it, and adds the answer to the outcome.
+func (e *Engine) call(ctx context.Context, h *hook, req, seen *Request, out *Outcome) (changed bool, err error) {
 	e.forget()
-	response, failure, err := send(ctx, h, req.review(before))
+	response, failure, err := send(ctx, h, seen.review(seen.Object))
 	if err != nil {
 		return false, err
 	}
-	e.addSteps(h, req, out)
+	e.addSteps(h, seen, out)
 	if failure != nil {
 		out.fail(h, failure)
 		return false, nil
@@ -298,18 +291,22 @@ func (e *Engine) call(ctx context.Context, h *hook, req *Request, out *Outcome) 
 	if len(response.Patch) == 0 {
 		return false, nil
 	}
-	out.Object, err = applyPatch(before, response.Patch)
+	object, err := applyPatch(seen.Object, response.Patch)
+	if err == nil {
+		changed = !bytes.Equal(seen.Object, object)
+		out.Object, err = e.taken(req, seen, object)
+	}
 	if err != nil {
 		return false, fmt.Errorf("webhook %s: %w", h.Name, err)
 	}
-	return !bytes.Equal(before, out.Object), nil
+	return changed, nil
 }
 
 // addSteps adds the steps of a call to the outcome.
-func (e *Engine) addSteps(h *hook, req *Request, out *Outcome) {
-	before := out.Object
-	if req.Operation == admissionv1.Delete {
-		before = req.OldObject
+func (e *Engine) addSteps(h *hook, seen *Request, out *Outcome) {
+	before := seen.Object
+	if seen.Operation == admissionv1.Delete {
+		before = seen.OldObject
 	}
 	steps, traces := e.take()
 	for i, step := range steps {
@@ -317,7 +314,7 @@ func (e *Engine) addSteps(h *hook, req *Request, out *Outcome) {
 			step.Object = before
 		}
 		out.Steps = append(out.Steps, Step{
-			Step: step, Webhook: h.Webhook, Before: before, Effects: traces[i].effects, Forbidden: traces[i].forbidden, Lost: traces[i].lost,
+			Step: step, Webhook: h.Webhook, seen: seen, Before: before, Effects: traces[i].effects, Forbidden: traces[i].forbidden, Lost: traces[i].lost,
 		})
 		before = step.Object
 	}

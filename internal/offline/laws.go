@@ -34,7 +34,7 @@ func (b Breach) String() string {
 func (e *Engine) Check(ctx context.Context, req *Request, out *Outcome, scheme *runtime.Scheme) ([]Breach, error) {
 	var breaches []Breach
 	for _, step := range out.Steps {
-		found, err := step.check(req, scheme)
+		found, err := step.check(scheme)
 		if err != nil {
 			return nil, err
 		}
@@ -106,7 +106,8 @@ func (o *Outcome) failed(again Step) bool {
 }
 
 // check checks what one extension did.
-func (s *Step) check(req *Request, scheme *runtime.Scheme) ([]Breach, error) {
+func (s *Step) check(scheme *runtime.Scheme) ([]Breach, error) {
+	req := s.seen
 	breaches := append(s.Faults(), s.checkEffects(req)...)
 	if !s.Webhook.Mutating || len(s.Before) == 0 || len(s.Object) == 0 {
 		return breaches, nil

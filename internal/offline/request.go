@@ -42,6 +42,8 @@ type Request struct {
 	known bool
 	// named is true if a rule names the resource that was a guess.
 	named bool
+	// asked is the request of the client, if the objects were converted for a webhook.
+	asked *Request
 	// served has the versions of the kind.
 	served []schema.GroupVersion
 	// hasStatus is true if the object's status changes by a subresource alone, and custom
@@ -165,11 +167,15 @@ func (r *Request) encode(object, old *unstructured.Unstructured) (err error) {
 // review returns the AdmissionReview of the request with the current object.
 func (r *Request) review(object []byte) *admissionv1.AdmissionReview {
 	kind, resource := metav1.GroupVersionKind(r.Kind), metav1.GroupVersionResource(r.Resource)
+	askedKind, askedResource := kind, resource
+	if r.asked != nil {
+		askedKind, askedResource = metav1.GroupVersionKind(r.asked.Kind), metav1.GroupVersionResource(r.asked.Resource)
+	}
 	return &admissionv1.AdmissionReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
 		Request: &admissionv1.AdmissionRequest{
 			UID: uuid.NewUUID(), Operation: r.Operation, DryRun: &r.DryRun, UserInfo: r.User,
-			Kind: kind, RequestKind: &kind, Resource: resource, RequestResource: &resource, SubResource: r.SubResource, RequestSubResource: r.SubResource,
+			Kind: kind, RequestKind: &askedKind, Resource: resource, RequestResource: &askedResource, SubResource: r.SubResource, RequestSubResource: r.SubResource,
 			Namespace: r.Namespace, Name: r.Name,
 			Object: runtime.RawExtension{Raw: object}, OldObject: runtime.RawExtension{Raw: r.OldObject},
 			Options: runtime.RawExtension{Raw: r.options()},

@@ -265,7 +265,7 @@ func TestAFailureNamesTheFlagOrTheCredentials(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close() //nolint:errcheck // the test is over
+	defer taken.Close()
 	config, err := clientcmd.LoadFromFile(cluster.Admin().KubeConfig)
 	if err != nil {
 		t.Fatal(err)

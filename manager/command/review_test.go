@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
@@ -22,6 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	v1 "github.com/admitkit/admitkit/examples/alarm/v1"
+	v2 "github.com/admitkit/admitkit/examples/alarm/v2"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/manager/command"
@@ -326,6 +329,24 @@ func TestAKindIsKnownByThePluralThatTheRulesName(t *testing.T) {
 			!strings.Contains(stdout, "its rules name CREATE of example.com/v1 gateways,indices,chassis; this is DELETE of example.com/v1 "+plural) {
 			t.Errorf("exit code %d: %s%s", code, stdout, stderr)
 		}
+	}
+}
+
+func TestAnObjectOfAnotherVersionIsConvertedByTheProgram(t *testing.T) {
+	cmd := command.New("alarms", func(mgr *manager.Manager) error {
+		if err := mgr.AddExtension(extension.Converting("alarms.alarm.example.com", "v2", extension.Between("v1",
+			func(from *v1.Alarm, to *v2.Alarm) error { to.Spec.Message = from.Spec.Text; return nil },
+			func(from *v2.Alarm, to *v1.Alarm) error { to.Spec.Text = from.Spec.Message; return nil }))); err != nil {
+			return err
+		}
+		return mgr.AddExtension(extension.ValidatingFunc(func(_ context.Context, alarm *unstructured.Unstructured, _ *extension.Request) error {
+			message, _, err := unstructured.NestedString(alarm.Object, "spec", "message")
+			return errors.Join(err, extension.Denyf("%q is too loud", message))
+		}, extension.Scope{Rules: extension.Resources("alarm.example.com", "v2", []string{"alarms"}, "CREATE")}))
+	})
+	stdout, stderr, code := execute(t, cmd, `{"apiVersion": "alarm.example.com/v1", "kind": "Alarm", "metadata": {"name": "a"}, "spec": {"text": "Get up"}}`, "review", "-f", "-")
+	if code != 1 || !strings.Contains(stdout, `"Get up" is too loud`) {
+		t.Errorf("%d: %s%s", code, stdout, stderr)
 	}
 }
 

@@ -74,7 +74,7 @@
 // A deleted Pod is gone at once, without a grace period, and an eviction minds no
 // disruption budget. A deletion ignores its propagation policy and takes no dependents
 // with it, nor the objects of a Namespace. There are no field owners: a server-side apply
-// is a merge patch, which replaces lists. Objects are not converted to other versions, and
+// is a merge patch, which replaces lists. Stored objects are not converted to other versions, and
 // Events of v1 and of events.k8s.io are different ones. A list ignores its resource
 // version. A request for the subresources scale, binding, log and token fails. No admission
 // plugin and no extension sees the calls of extensions.
@@ -143,7 +143,8 @@ type server struct {
 	scheme     *runtime.Scheme
 	cluster    *memcluster.Cluster
 
-	once sync.Once
+	mu      sync.Mutex
+	started bool
 	// host has the rights of the extensions, tests has all.
 	host, tests *standIn
 	engine      *offline.Engine
@@ -151,7 +152,8 @@ type server struct {
 
 // New returns a client of the extensions. They run in this order. Each one is an
 // [extension.Extension], an [extension.Handler] from [extension.Mutating] or
-// [extension.Validating], or an [extension.Composite] of these. The user is "admin"
+// [extension.Validating], or an [extension.Composite] of these. An [extension.Converter]
+// converts objects for those whose rules name another version. The user is "admin"
 // in the group system:masters. A value that answers no admissions ends the test at
 // the first request.
 func New(t testing.TB, extensions ...any) *Client {
@@ -398,49 +400,55 @@ func (c *Client) encode(object runtime.Object) (*unstructured.Unstructured, erro
 // start registers the extensions with their manager, once.
 func (s *server) start() {
 	s.t.Helper()
-	s.once.Do(func() {
-		s.t.Helper()
-		var err error
-		account := s.cluster.NewAccount()
-		if s.host, err = newHost(s.t, account, s.cluster.Kinds, s.scheme); err != nil {
-			s.t.Fatalf("admit: %v", err)
-		}
-		if s.tests, err = newHost(s.t, s.cluster, s.cluster.Kinds, s.scheme); err != nil {
-			s.t.Fatalf("admit: %v", err)
-		}
-		var parts host.Parts
-		for _, x := range s.extensions {
-			p, err := host.PartsOf(x, s.host)
-			if err == nil && len(p.Handlers) == 0 {
-				err = fmt.Errorf("%T answers no admissions", x)
-			}
-			if err != nil {
-				s.t.Fatalf("admit: %v", err)
-			}
-			parts.Append(p)
-		}
-		err = s.restrict(account, &parts)
-		if err == nil {
-			err = parts.Register(s.host)
-		}
-		for _, w := range parts.Watchers {
-			err = errors.Join(err, parts.RegisterWatcher(s.host, w))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.started {
+		return
+	}
+	s.started = true
+	if err := s.makeEngine(); err != nil {
+		s.t.Fatalf("admit: %v", err)
+	}
+}
+
+func (s *server) makeEngine() (err error) {
+	account := s.cluster.NewAccount()
+	if s.host, err = newHost(s.t, account, s.cluster.Kinds, s.scheme); err != nil {
+		return err
+	}
+	if s.tests, err = newHost(s.t, s.cluster, s.cluster.Kinds, s.scheme); err != nil {
+		return err
+	}
+	var parts host.Parts
+	for _, x := range s.extensions {
+		p, err := host.PartsOf(x, s.host)
+		if err == nil && len(p.Handlers)+len(p.Converters) == 0 {
+			err = fmt.Errorf("%T answers no admissions", x)
 		}
 		if err != nil {
-			s.t.Fatalf("admit: %v", err)
+			return err
 		}
-		webhooks, err := webhook.Group(parts.Handlers, webhook.Defaults{})
-		if err == nil {
-			err = offline.KindsOf(s.cluster.Kinds).Check(webhooks)
-		}
-		if err != nil {
-			s.t.Fatalf("admit: %v", err)
-		}
-		s.engine = offline.New(webhooks, offline.Options{
-			Webhook: webhook.HandlerOptions{Scheme: s.scheme, Logger: s.host.logger},
-			Effects: s.cluster.TakeWrites, Forbidden: s.cluster.TakeForbidden,
-		})
+		parts.Append(p)
+	}
+	if err := s.restrict(account, &parts); err != nil {
+		return err
+	}
+	err = parts.Register(s.host)
+	for _, w := range parts.Watchers {
+		err = errors.Join(err, parts.RegisterWatcher(s.host, w))
+	}
+	if err != nil {
+		return err
+	}
+	webhooks, err := webhook.Group(parts.Handlers, webhook.Defaults{})
+	if err == nil {
+		err = offline.KindsOf(s.cluster.Kinds).Check(webhooks)
+	}
+	s.engine = offline.New(webhooks, offline.Options{
+		Webhook: webhook.HandlerOptions{Scheme: s.scheme, Logger: s.host.logger},
+		Effects: s.cluster.TakeWrites, Forbidden: s.cluster.TakeForbidden, Converters: parts.Converters,
 	})
+	return err
 }
 
 // restrict restricts an account, and what can be read by the client of the manager, to those

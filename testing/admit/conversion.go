@@ -1,12 +1,9 @@
 package admit
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http"
-	"net/http/httptest"
 	"reflect"
 	"slices"
 	"strings"
@@ -16,10 +13,12 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/internal/offline"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -159,29 +158,13 @@ func contentOf(c *host.Converter, object client.Object, is *host.ConverterVersio
 
 // review sends a review of an object to the converter.
 func review(c *host.Converter, content map[string]any, is, wanted *host.ConverterVersion) (json.RawMessage, error) {
-	body, err := json.Marshal(map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",
-		"request": map[string]any{"uid": "admit", "desiredAPIVersion": c.Group + "/" + wanted.Name, "objects": []any{content}},
-	})
+	object, err := json.Marshal(content)
 	if err != nil {
 		return nil, err
 	}
-	request := httptest.NewRequest(http.MethodPost, webhook.ConversionPath(c.CRD), bytes.NewReader(body))
-	request.Header.Set("Content-Type", "application/json")
-	answer := httptest.NewRecorder()
-	webhook.ConversionHandler(c, webhook.HandlerOptions{}).ServeHTTP(answer, request)
-	var got struct {
-		Response struct {
-			ConvertedObjects []json.RawMessage `json:"convertedObjects"`
-			Result           metav1.Status     `json:"result"`
-		} `json:"response"`
-		Message string `json:"message"`
+	converted, err := offline.Convert(webhook.ConversionHandler(c, webhook.HandlerOptions{}), object, schema.GroupVersion{Group: c.Group, Version: wanted.Name})
+	if err != nil {
+		return nil, fmt.Errorf("from %s to %s: %w", is.Name, wanted.Name, err)
 	}
-	if err := json.Unmarshal(answer.Body.Bytes(), &got); err != nil {
-		return nil, err
-	}
-	if len(got.Response.ConvertedObjects) != 1 {
-		return nil, fmt.Errorf("from %s to %s: %s%s", is.Name, wanted.Name, got.Response.Result.Message, got.Message)
-	}
-	return got.Response.ConvertedObjects[0], nil
+	return converted, nil
 }

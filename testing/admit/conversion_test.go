@@ -1,11 +1,14 @@
 package admit_test
 
 import (
+	"context"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	v1 "github.com/admitkit/admitkit/examples/alarm/v1"
 	v2 "github.com/admitkit/admitkit/examples/alarm/v2"
@@ -40,5 +43,34 @@ func TestAConverterThatWantsWholeObjectsFails(t *testing.T) {
 	admit.RoundTrip(v, strict, &v1.Alarm{ObjectMeta: metav1.ObjectMeta{Name: "early"}, Spec: v1.AlarmSpec{Text: "Get up"}})
 	if len(v.errors) != 2 || !strings.Contains(v.errors[0], "without spec: ") || !strings.Contains(v.errors[1], "without spec.text: from v1 to v2") {
 		t.Errorf("got the errors %q", v.errors)
+	}
+}
+
+func TestAnObjectOfAnotherVersionIsConvertedForTheExtension(t *testing.T) {
+	converter := extension.Converting("alarms.alarm.example.com", "v2", extension.Between("v1",
+		func(from *v1.Alarm, to *v2.Alarm) error { to.Spec.Message = from.Spec.Text; return nil },
+		func(from *v2.Alarm, to *v1.Alarm) error { to.Spec.Text = from.Spec.Message; return nil }))
+	scope := extension.Scope{Rules: extension.Resources("alarm.example.com", "v2", []string{"alarms"}, "CREATE", "UPDATE")}
+	shout := extension.MutatingFunc(func(_ context.Context, alarm *unstructured.Unstructured, req *extension.Request) error {
+		if req.Kind.Version != "v2" || req.RequestKind.Version != "v1" {
+			t.Errorf("the kind is %v, the client's %v", req.Kind, req.RequestKind)
+		}
+		message, _, err := unstructured.NestedString(alarm.Object, "spec", "message")
+		if err != nil {
+			return err
+		}
+		return unstructured.SetNestedField(alarm.Object, strings.ToUpper(message), "spec", "message")
+	}, scope)
+	early := func(text string) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "alarm.example.com/v1", "kind": "Alarm", "metadata": map[string]any{"name": "early"}, "spec": map[string]any{"text": text},
+		}}
+	}
+	client := admit.New(t, converter, shout)
+	for verb, result := range map[string]*admit.Result{"CREATE": client.Create(early("get up")), "UPDATE": client.Update(early("sleep"), early("get up"))} {
+		got, _ := result.Object.(*unstructured.Unstructured)
+		if !result.Allowed || got.GetAPIVersion() != "alarm.example.com/v1" || !reflect.DeepEqual(got.Object["spec"], map[string]any{"text": "GET UP", "time": ""}) {
+			t.Errorf("%s: got %+v, %v", verb, result, got)
+		}
 	}
 }
