@@ -60,19 +60,19 @@ demo: ## See a real API server send a Pod and an exec through admitkit (under 1 
 	go -C operator run ./hack/demo
 
 .PHONY: test
-test: controlplane $(HELM) $(CHARTRENDER) $(GOTESTSUM) ## Unit and integration tests on a real API server (8 min; TESTFLAGS=-count=1)
+test: controlplane $(HELM) $(CHARTRENDER) $(GOTESTSUM) $(CONTROLLER_GEN) ## Unit and integration tests on a real API server (8 min; TESTFLAGS=-count=1)
 	MODULES="$(TESTED)" hack/test.sh $(TESTFLAGS)
 
 .PHONY: race
-race: controlplane $(HELM) $(CHARTRENDER) $(GOTESTSUM) ## The same, all of them with the race detector (30 min)
+race: controlplane $(HELM) $(CHARTRENDER) $(GOTESTSUM) $(CONTROLLER_GEN) ## The same, all of them with the race detector (30 min)
 	RACE=all MODULES="$(TESTED)" hack/test.sh $(TESTFLAGS)
 
 .PHONY: steady
-steady: controlplane $(HELM) $(CHARTRENDER) $(GOTESTSUM) ## The same as test three times, beside two busy loops a core (1 h)
+steady: controlplane $(HELM) $(CHARTRENDER) $(GOTESTSUM) $(CONTROLLER_GEN) ## The same as test three times, beside two busy loops a core (1 h)
 	MODULES="$(TESTED)" hack/steady.sh
 
 .PHONY: figures
-figures: controlplane $(HELM) $(CHARTRENDER) ## Every test in its long form; the figures go to bin/figures.txt
+figures: controlplane $(HELM) $(CHARTRENDER) $(CONTROLLER_GEN) ## Every test in its long form; the figures go to bin/figures.txt
 	@status=0; \
 	{ failed=0; for module in . operator $(TESTED); do go -C $$module test -v -count=1 -p 1 -timeout 2h ./... || failed=1; done; exit $$failed; } | \
 	  tee bin/figures.log | grep --line-buffered -E '^(FIGURE|--- FAIL|FAIL|ok)' || status=$$?; \

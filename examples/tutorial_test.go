@@ -2,6 +2,7 @@ package examples_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -24,18 +25,29 @@ func readSteps(t *testing.T, path string) (steps []step) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, match := range regexp.MustCompile("(?s)(?:`([a-z_.]+)`:\n\n)?```([a-z]+)\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
+	for _, match := range regexp.MustCompile("(?s)(?:`([a-z0-9_./]+)`:\n\n)?```([a-z]+)\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
 		steps = append(steps, step{match[1], match[2], match[3]})
 	}
 	return steps
 }
 
-// TestTheTutorialDoesWhatItSays writes its files and runs its commands, in order,
-// and compares what they print where the page says so. Five things are other than
-// with its reader: the library is this one, the program is built once, the ports are
-// free ones, HOST is 127.0.0.1, and the cluster has neither nodes nor controllers.
-func TestTheTutorialDoesWhatItSays(t *testing.T) {
+func TestTheTutorialDoesWhatItSays(t *testing.T) { follow(t, "../docs/first-extension.md", 14) }
+
+func TestTheWalkThroughAKindOfOnesOwnDoesWhatItSays(t *testing.T) {
+	follow(t, "../docs/own-kind.md", 8)
+}
+
+// follow writes the files of a page and runs its commands, in order, and compares what they
+// print where the page says so. Five things are other than with its reader: the library is
+// this one, the program is built once, the ports are free ones, HOST is 127.0.0.1, and the
+// cluster has neither nodes nor controllers.
+func follow(t *testing.T, page string, atLeast int) {
+	t.Helper()
 	dir := t.TempDir()
+	tools, err := filepath.Abs("../bin/tools")
+	if err != nil {
+		t.Fatal(err)
+	}
 	kubectl, err := filepath.Abs("../bin/k8s/current")
 	if err != nil {
 		t.Fatal(err)
@@ -44,14 +56,15 @@ func TestTheTutorialDoesWhatItSays(t *testing.T) {
 		kubectl = assets
 	}
 	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
-	env := append(outside(), "KUBECONFIG="+cluster.Admin().KubeConfig, "PATH="+kubectl+":"+os.Getenv("PATH"), "KUBEBUILDER_ASSETS="+kubectl,
+	env := append(outside(), "KUBECONFIG="+cluster.Admin().KubeConfig, "PATH="+kubectl+":"+tools+":"+os.Getenv("PATH"), "KUBEBUILDER_ASSETS="+kubectl,
 		fmt.Sprintf("ADMITKIT_PORT=%d", freeport.For(t)), "ADMITKIT_DRAIN_PERIOD=10ms")
 	stop := func() {}
-	commands, program := 0, filepath.Join(dir, "contact")
+	commands, program := 0, filepath.Join(dir, "program")
 	var build func()
-	for _, step := range readSteps(t, "../docs/first-extension.md") {
+	for _, step := range readSteps(t, page) {
 		if step.file != "" {
-			if err := os.WriteFile(filepath.Join(dir, step.file), []byte(step.text), 0o600); err != nil {
+			path := filepath.Join(dir, step.file)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o750), os.WriteFile(path, []byte(step.text), 0o600)); err != nil {
 				t.Fatal(err)
 			}
 			if step.file == "main.go" {
@@ -94,7 +107,7 @@ func TestTheTutorialDoesWhatItSays(t *testing.T) {
 			}
 		}
 	}
-	if commands < 14 {
+	if commands < atLeast {
 		t.Errorf("only %d commands were found on the page", commands)
 	}
 }
