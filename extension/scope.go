@@ -21,6 +21,10 @@ type Scope struct {
 	Name string
 
 	// Rules are the operations and resources. Default: Pods(CREATE).
+	//
+	// With failure policy Fail, a rule that has * for the resource leaves out what a
+	// cluster needs to start, such as nodes, but for CONNECT: docs/concepts.md lists it. A
+	// rule that names such a resource receives it.
 	Rules []admissionregistrationv1.RuleWithOperations
 
 	// NamespaceSelector selects the namespaces. nil means the watched namespace,

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/deadlock"
 	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/manager/internal/health"
 	"github.com/admitkit/admitkit/webhook"
@@ -52,18 +53,13 @@ func (m *Manager) webhooks() ([]*webhook.Webhook, error) {
 		Namespace:     m.options.Namespace,
 		PodSelector:   m.options.PodSelector,
 		FailurePolicy: *m.options.FailurePolicy,
-		Protected:     m.protected(),
+		Protected:     deadlock.Namespaces(m.options.WebhookNamespace),
 	})
 }
 
 // answers reports whether a server is needed: for webhooks or for conversions.
 func (m *Manager) answers(webhooks []*webhook.Webhook) bool {
 	return len(webhooks)+len(m.parts.Converters) > 0
-}
-
-// protected returns the namespaces without which there is no cluster or no manager.
-func (m *Manager) protected() []string {
-	return []string{m.options.WebhookNamespace, metav1.NamespaceSystem, "kube-node-lease"}
 }
 
 // guardOwnPods refuses webhooks that could block the creation of the manager's own

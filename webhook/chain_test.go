@@ -543,6 +543,14 @@ func TestScopesAreGroupedByContentAndGuarded(t *testing.T) {
 			t.Errorf("%s: the selector has %v", name, expressions)
 		}
 	}
+	everything := extension.Resources("*", "*", []string{"*"}, "*")
+	mine := []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "true"}}
+	for policy, conditions := range map[*admissionregistrationv1.FailurePolicyType]int{&fail: 2, &ignore: 1} {
+		scope := group(extension.Scope{FailurePolicy: policy, Rules: everything, MatchConditions: mine})[0].Scope
+		if len(scope.MatchConditions) != conditions || scope.MatchConditions[0].Name != "mine" {
+			t.Errorf("%s, and everything: the match conditions are %v", *policy, scope.MatchConditions)
+		}
+	}
 	if len(labelled.MatchExpressions) > 0 {
 		t.Error("the author's selector was changed")
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/deadlock"
 	"github.com/admitkit/admitkit/internal/host"
 )
 
@@ -99,6 +100,10 @@ func withDefaults(s extension.Scope, defaults Defaults) extension.Scope {
 		s.ObjectSelector = defaults.PodSelector
 	}
 	s.NamespaceSelector = namespaceSelector(s, defaults)
+	if condition, needed := deadlock.Condition(s.Rules); needed && *s.FailurePolicy == admissionregistrationv1.Fail {
+		// The last, so that the API server's errors count the author's as the author does.
+		s.MatchConditions = append(slices.Clone(s.MatchConditions), condition)
+	}
 	return s
 }
 

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
@@ -50,8 +51,20 @@ var scopes = map[string]extension.Scope{
 	"gateways":           {Rules: extension.Resources("example.com", "v1", []string{"gateways"}, "*")},
 	"gateways-v1beta1":   {Rules: extension.Resources("example.com", "v1beta1", []string{"gateways"}, "*")},
 	"conditions-hold":    {Rules: everything, MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "t", Expression: "true"}}},
+	"left-out":           underFail(everything),
+	"nodes-by-name":      underFail(append(extension.Resources("", "v1", []string{"nodes"}, "*"), everything...)),
 	"conditions-do-not":  {Rules: everything, MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "f", Expression: "false"}}},
 	"events-other-group": {Rules: extension.Resources("events.k8s.io", "v1", []string{"events"}, "*")},
+}
+
+// underFail returns a scope for every namespace with failure policy Fail, as it is registered.
+func underFail(rules []admissionregistrationv1.RuleWithOperations) extension.Scope {
+	handler := extension.Validating(extension.ValidatorFunc[runtime.Object](nil), extension.Scope{Rules: rules, NamespaceSelector: extension.EveryNamespace()})
+	webhooks, err := webhook.Group([]*extension.Handler{handler}, webhook.Defaults{})
+	if err != nil {
+		panic(err)
+	}
+	return webhooks[0].Scope
 }
 
 // calls records which webhooks the API server calls for the administrator.
@@ -177,6 +190,10 @@ func TestTheRealAPIServerCallsTheSameWebhooks(t *testing.T) {
 	create("a ConfigMap with labels, in a namespace with labels", object("v1", "ConfigMap", teamA), "shop")
 	create("a Namespace", object("v1", "Namespace", nil), "")
 	create("a Namespace with labels", object("v1", "Namespace", teamA), "")
+	create("a Node", object("v1", "Node", nil), "")
+	node := object("storage.k8s.io/v1", "CSINode", nil)
+	node.Object["spec"] = map[string]any{"drivers": []any{}}
+	create("a CSINode", node, "")
 	create("a ClusterRole", object("rbac.authorization.k8s.io/v1", "ClusterRole", nil), "")
 	attributes := object("storage.k8s.io/v1", "VolumeAttributesClass", teamA)
 	attributes.Object["driverName"], attributes.Object["parameters"] = "driver.example.com", map[string]any{"iops": "10"}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/deadlock"
 	"github.com/admitkit/admitkit/internal/kinds"
 )
 
@@ -166,7 +167,7 @@ func (r *Request) decide(scope extension.Scope) (bool, error) {
 		return unknownFact(TheVersion, "its rules name other versions of %s than %s, to which an API server that serves them converts the object (matchPolicy Equivalent)",
 			r.Resource.GroupResource(), r.Resource.GroupVersion())
 	case conditions == unknown:
-		return unknownFact(TheConditions, "its match conditions are CEL, which is not evaluated here: %s", r.open(scope.MatchConditions))
+		return unknownFact(TheConditions, "its match conditions are CEL, which is not evaluated here: %s", r.open(scope))
 	}
 	return true, nil
 }
@@ -314,7 +315,7 @@ func has(values []string, value string) bool {
 func (r *Request) conditions(scope extension.Scope) answer {
 	all := yes
 	for _, condition := range scope.MatchConditions {
-		holds, known := r.MatchConditions[condition.Name]
+		holds, known := r.condition(scope, condition.Name)
 		switch {
 		case known && !holds:
 			return no
@@ -325,11 +326,32 @@ func (r *Request) conditions(scope extension.Scope) answer {
 	return all
 }
 
+// condition returns what a match condition evaluates to, if that is known: as given, or by
+// the guards that made it.
+func (r *Request) condition(scope extension.Scope, name string) (holds, known bool) {
+	if name == deadlock.ConditionName {
+		return r.guard(scope) == nil, true
+	}
+	holds, known = r.MatchConditions[name]
+	return holds, known
+}
+
+// guard returns the guard that leaves the request out, or nil.
+func (r *Request) guard(scope extension.Scope) *deadlock.Guard {
+	return deadlock.Of(scope.Rules, admissionregistrationv1.OperationType(r.Operation), r.User.Username, r.Resource.GroupResource())
+}
+
+// HasConditions reports whether a scope has match conditions of its author, whose results
+// the caller has to provide.
+func HasConditions(scope extension.Scope) bool {
+	return slices.ContainsFunc(scope.MatchConditions, func(c admissionregistrationv1.MatchCondition) bool { return c.Name != deadlock.ConditionName })
+}
+
 // open describes the match conditions without a result.
-func (r *Request) open(conditions []admissionregistrationv1.MatchCondition) string {
+func (r *Request) open(scope extension.Scope) string {
 	var open []string
-	for _, condition := range conditions {
-		if _, known := r.MatchConditions[condition.Name]; !known {
+	for _, condition := range scope.MatchConditions {
+		if _, known := r.condition(scope, condition.Name); !known {
 			open = append(open, fmt.Sprintf("%s (%s)", condition.Name, condition.Expression))
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/deadlock"
 	"github.com/admitkit/admitkit/internal/kinds"
 )
 
@@ -35,6 +36,12 @@ func (r *Request) Why(scope extension.Scope) string {
 		return fmt.Sprintf("its ObjectSelector is %s, and the object has other labels", metav1.FormatLabelSelector(scope.ObjectSelector))
 	}
 	for _, condition := range scope.MatchConditions {
+		if condition.Name == deadlock.ConditionName {
+			if guard := r.guard(scope); guard != nil {
+				return fmt.Sprintf("failure policy Fail leaves this out of rules with a wildcard: while the webhook is down, %s; a rule that is to have it names the resource", guard.Breaks)
+			}
+			continue
+		}
 		if holds, known := r.MatchConditions[condition.Name]; known && !holds {
 			return fmt.Sprintf("its match condition %s is false, as given", condition.Name)
 		}

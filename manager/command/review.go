@@ -515,7 +515,7 @@ func report(req *offline.Request, out *offline.Outcome) string {
 		case step.Reason != "":
 			fmt.Fprintf(&text, ": %s", step.Reason)
 		}
-		if len(step.Webhook.Scope.MatchConditions) > 0 {
+		if offline.HasConditions(step.Webhook.Scope) {
 			text.WriteString(" (match conditions as given)")
 		}
 		text.WriteString("\n")

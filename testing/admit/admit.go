@@ -112,6 +112,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/deadlock"
 	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/internal/offline"
 	"github.com/admitkit/admitkit/internal/offline/memcluster"
@@ -440,7 +441,7 @@ func (s *server) makeEngine() (err error) {
 	if err != nil {
 		return err
 	}
-	webhooks, err := webhook.Group(parts.Handlers, webhook.Defaults{})
+	webhooks, err := webhook.Group(parts.Handlers, webhook.Defaults{Protected: deadlock.Namespaces(s.host.GetWebhookNamespace())})
 	if err == nil {
 		err = offline.KindsOf(s.cluster.Kinds).Check(webhooks)
 	}

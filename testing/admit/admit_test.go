@@ -22,6 +22,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -651,7 +652,7 @@ func TestWhoIsNotCalledIsToldWhy(t *testing.T) {
 		want  string
 	}{
 		"another operation": {extension.Scope{Name: "x", Rules: extension.Pods("DELETE", "UPDATE")}, "its rules name DELETE,UPDATE of v1 pods; this is CREATE of v1 pods"},
-		"another namespace": {extension.Scope{Name: "x", NamespaceSelector: team}, "its NamespaceSelector is team=a; the namespace has kubernetes.io/metadata.name=default"},
+		"another namespace": {extension.Scope{Name: "x", NamespaceSelector: team}, "its NamespaceSelector is kubernetes.io/metadata.name notin (admitkit-system,kube-node-lease,kube-system),team=a; the namespace has kubernetes.io/metadata.name=default"},
 		"other labels":      {extension.Scope{Name: "x", ObjectSelector: team}, "its ObjectSelector is team=a, and the object has other labels"},
 		"a condition":       {extension.Scope{Name: "x", MatchConditions: condition}, "its match condition mine is false, as given"},
 	} {
@@ -664,6 +665,34 @@ func TestWhoIsNotCalledIsToldWhy(t *testing.T) {
 			client.Strict().Create(pod("web"))
 			if want := "CREATE Pod web: extension x is not called: " + test.want; !slices.Equal(v.errors, []string{want}) {
 				t.Errorf("got %q", v.errors)
+			}
+		})
+	}
+}
+
+func TestWhatAClusterNeedsToStartIsLeftOutUnderFail(t *testing.T) {
+	everything := extension.Resources("*", "*", []string{"*/*"}, "*")
+	inSystem := pod("coredns")
+	inSystem.Namespace = metav1.NamespaceSystem
+	ignore := admissionregistrationv1.Ignore
+	for name, test := range map[string]struct {
+		scope  extension.Scope
+		object client.Object
+		user   string
+		why    string
+	}{
+		"a Node":                     {extension.Scope{Rules: everything}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, "kubelet", "while the webhook is down, no node could register"},
+		"a Node under Ignore":        {extension.Scope{Rules: everything, FailurePolicy: &ignore}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, "kubelet", ""},
+		"a Node that a rule names":   {extension.Scope{Rules: extension.Resources("", "v1", []string{"nodes"}, "*")}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, "kubelet", ""},
+		"a Pod of kube-system":       {extension.Scope{Rules: everything}, inSystem, "kubelet", "its NamespaceSelector is kubernetes.io/metadata.name notin (admitkit-system,kube-node-lease,kube-system)"},
+		"an object of an API server": {extension.Scope{Rules: everything}, pod("a"), "system:apiserver", "an API server could not write what it needs itself"},
+		"a Pod":                      {extension.Scope{Rules: everything}, pod("a"), "alice", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.scope.Name = "x"
+			v := extension.Validating(extension.ValidatorFunc[runtime.Object](func(context.Context, runtime.Object, *extension.Request) error { return nil }), test.scope)
+			if why := admit.New(t, v).As(test.user).Create(test.object).NotCalled["x"]; (why == "") != (test.why == "") || !strings.Contains(why, test.why) {
+				t.Errorf("got %q", why)
 			}
 		})
 	}
