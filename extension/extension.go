@@ -134,6 +134,9 @@ type Manager interface {
 	GetNamespace() string
 	// GetWebhookNamespace returns the manager's own namespace.
 	GetWebhookNamespace() string
+	// GetExcludedNamespaces returns the namespaces that webhooks do not receive, but for
+	// those whose scope selects [EveryNamespace]: do not act there.
+	GetExcludedNamespaces() []string
 	// GetFingerprint returns what tells this installation from others in the
 	// manager's own namespace: a DNS label.
 	GetFingerprint() string

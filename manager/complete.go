@@ -147,6 +147,15 @@ func (o *Options) completeRegistration() error {
 	if r.tolerated, err = registration.ParseTolerated(r.TolerateSelectorTerms); err != nil {
 		return fmt.Errorf("Registration.TolerateSelectorTerms: %w", err)
 	}
+	r.ExcludeNamespaces = slices.Compact(slices.Sorted(slices.Values(r.ExcludeNamespaces)))
+	for _, name := range r.ExcludeNamespaces {
+		if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+			return fmt.Errorf("Registration.ExcludeNamespaces: %q: %s", name, strings.Join(problems, ", "))
+		}
+		if name == o.Namespace {
+			return fmt.Errorf("Registration.ExcludeNamespaces: %q is the watched Namespace: remove it from one of them", name)
+		}
+	}
 	switch owner := r.Owner; {
 	case r.UnregisterOnStop && !*o.RegisterWebHook:
 		return errors.New("Registration.UnregisterOnStop: set while RegisterWebHook is false: only the process that registers can unregister")

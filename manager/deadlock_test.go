@@ -54,8 +54,11 @@ func in(namespace string, o ctrlclient.Object) ctrlclient.Object {
 // A cluster that was stopped starts again, with a webhook for everything whose manager is
 // one of its Pods.
 func TestAClusterStartsBesideAWebhookThatIsDown(t *testing.T) { // alone: it refuses what other tests write
-	home, apps := newNamespace(t), newNamespace(t)
-	options := manager.Options{WebhookNamespace: home, Port: freeport.For(t)}
+	home, plugin, apps := newNamespace(t), newNamespace(t), newNamespace(t)
+	options := manager.Options{
+		WebhookNamespace: home, Port: freeport.For(t),
+		Registration: manager.RegistrationOptions{ExcludeNamespaces: []string{plugin}},
+	}
 	never := extension.Validating(extension.ValidatorFunc[runtime.Object](func(context.Context, runtime.Object, *extension.Request) error { return nil }),
 		extension.Scope{Rules: extension.Resources("*", "*", []string{"*/*"}, "*")})
 	defer func() {
@@ -88,7 +91,7 @@ func TestAClusterStartsBesideAWebhookThatIsDown(t *testing.T) { // alone: it ref
 		&authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 			User: "x", NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: "/", Verb: "get"},
 		}},
-		in(metav1.NamespaceSystem, newPod("coredns")), in(home, newPod("manager")),
+		in(metav1.NamespaceSystem, newPod("coredns")), in(plugin, newPod("calico-node")), in(home, newPod("manager")),
 		// The API server makes an IPAddress for it, as a client of its own.
 		in(metav1.NamespaceSystem, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "woken"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 53}}}}),
 	} {

@@ -44,6 +44,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -151,6 +152,11 @@ func (m *Manager) GetNamespace() string { return m.options.Namespace }
 
 // GetWebhookNamespace returns the manager's own namespace.
 func (m *Manager) GetWebhookNamespace() string { return m.options.WebhookNamespace }
+
+// GetExcludedNamespaces returns the namespaces that the manager's webhooks do not receive.
+func (m *Manager) GetExcludedNamespaces() []string {
+	return slices.Clone(m.options.Registration.ExcludeNamespaces)
+}
 
 // GetFingerprint returns the fingerprint of the installation.
 func (m *Manager) GetFingerprint() string { return m.options.OperatorFingerprint }

@@ -214,6 +214,14 @@ type RegistrationOptions struct {
 	// NamespaceSelector names the namespace is always accepted. Default: none.
 	AllowOwnPods []string
 
+	// ExcludeNamespaces are further namespaces that no webhook receives, whatever its
+	// failure policy: those of a network plugin, for example, whose Pods must start before
+	// the manager can. Only a scope that selects extension.EveryNamespace still does,
+	// since no Pod waits for it. A scope that names one of them is an error. All processes
+	// of an installation need the same. Default: none; failure policy Fail leaves out the
+	// manager's own, kube-system and kube-node-lease anyway.
+	ExcludeNamespaces []string
+
 	// Annotations are set on the webhook configurations, for example
 	// cert-manager.io/inject-ca-from. Default: none.
 	Annotations map[string]string

@@ -54,6 +54,7 @@ func (m *Manager) webhooks() ([]*webhook.Webhook, error) {
 		PodSelector:   m.options.PodSelector,
 		FailurePolicy: *m.options.FailurePolicy,
 		Protected:     deadlock.Namespaces(m.options.WebhookNamespace),
+		Excluded:      m.options.Registration.ExcludeNamespaces,
 	})
 }
 

@@ -510,7 +510,7 @@ func TestScopesAreGroupedByContentAndGuarded(t *testing.T) {
 	named := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "kube-system"}}
 	labelled := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "shop"}}
 	all := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpExists}}}
-	defaults := webhook.Defaults{Protected: []string{"home", "kube-system"}}
+	defaults := webhook.Defaults{Protected: []string{"home", "kube-system"}, Excluded: []string{"cni", "home"}}
 	group := func(scopes ...extension.Scope) []*webhook.Webhook {
 		admissions := make([]*extension.Handler, 0, len(scopes))
 		for _, scope := range scopes {
@@ -530,17 +530,22 @@ func TestScopesAreGroupedByContentAndGuarded(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		scope   extension.Scope
-		guarded bool
+		without []string
 	}{
-		"Fail and every namespace":               {extension.Scope{FailurePolicy: &fail}, true},
-		"Fail and a label":                       {extension.Scope{FailurePolicy: &fail, NamespaceSelector: labelled}, true},
-		"Fail and a protected namespace by name": {extension.Scope{FailurePolicy: &fail, NamespaceSelector: named}, false},
-		"Fail and all without exception":         {extension.Scope{FailurePolicy: &fail, NamespaceSelector: all}, false},
-		"Ignore and every namespace":             {extension.Scope{FailurePolicy: &ignore}, false},
+		"Fail and every namespace":               {extension.Scope{FailurePolicy: &fail}, []string{"home", "kube-system", "cni"}},
+		"Fail and a label":                       {extension.Scope{FailurePolicy: &fail, NamespaceSelector: labelled}, []string{"home", "kube-system", "cni"}},
+		"Fail and a protected namespace by name": {extension.Scope{FailurePolicy: &fail, NamespaceSelector: named}, nil},
+		"Fail and all without exception":         {extension.Scope{FailurePolicy: &fail, NamespaceSelector: all}, nil},
+		"Ignore and every namespace":             {extension.Scope{FailurePolicy: &ignore}, []string{"cni", "home"}},
 	} {
-		expressions := group(test.scope)[0].Scope.NamespaceSelector.MatchExpressions
-		if guarded := len(expressions) == 1 && slices.Equal(expressions[0].Values, defaults.Protected); guarded != test.guarded {
-			t.Errorf("%s: the selector has %v", name, expressions)
+		var without []string
+		for _, r := range group(test.scope)[0].Scope.NamespaceSelector.MatchExpressions {
+			if r.Operator == metav1.LabelSelectorOpNotIn {
+				without = append(without, r.Values...)
+			}
+		}
+		if !slices.Equal(without, test.without) {
+			t.Errorf("%s: it is without %v", name, without)
 		}
 	}
 	everything := extension.Resources("*", "*", []string{"*"}, "*")

@@ -26,6 +26,9 @@ type Defaults struct {
 	// Protected are the namespaces that a webhook with failure policy Fail must
 	// not reach unless its scope, or Namespace, names them.
 	Protected []string
+	// Excluded are namespaces that no webhook reaches, but one whose scope selects
+	// [extension.EveryNamespace]. A scope that names one of them is an error.
+	Excluded []string
 }
 
 // Webhook is one endpoint: the handlers that share a scope.

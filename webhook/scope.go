@@ -54,6 +54,9 @@ func resolve(h *host.Handler, defaults Defaults) (extension.Scope, error) {
 			"calls no webhook with an ObjectSelector for it, not even with DoesNotExist or NotIn. Leave it out, and read the labels of the Pod in "+
 			"the handler; other operations that need it take a scope of their own", i)
 	}
+	if i := slices.IndexFunc(defaults.Excluded, func(name string) bool { return named(s.NamespaceSelector, name) }); i >= 0 {
+		return s, fmt.Errorf("NamespaceSelector: names %s, which Registration.ExcludeNamespaces excludes from every webhook: remove it from one of them", defaults.Excluded[i])
+	}
 	if *s.SideEffects != admissionregistrationv1.SideEffectClassNone && *s.SideEffects != admissionregistrationv1.SideEffectClassNoneOnDryRun {
 		return s, fmt.Errorf("SideEffects: %q: admissionregistration.k8s.io/v1 accepts None and NoneOnDryRun", *s.SideEffects)
 	}
@@ -119,12 +122,29 @@ func namespaceSelector(s extension.Scope, defaults Defaults) *metav1.LabelSelect
 	if s.NamespaceSelector != nil {
 		selector = s.NamespaceSelector.DeepCopy()
 	}
-	if *s.FailurePolicy == admissionregistrationv1.Fail && len(defaults.Protected) > 0 && !namesNamespace(selector) {
+	var without []string
+	if *s.FailurePolicy == admissionregistrationv1.Fail {
+		without = slices.Clone(defaults.Protected)
+	}
+	for _, name := range defaults.Excluded {
+		if !slices.Contains(without, name) {
+			without = append(without, name)
+		}
+	}
+	if len(without) > 0 && !namesNamespace(selector) {
 		selector.MatchExpressions = append(selector.MatchExpressions, metav1.LabelSelectorRequirement{
-			Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpNotIn, Values: defaults.Protected,
+			Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpNotIn, Values: without,
 		})
 	}
 	return selector
+}
+
+// named reports whether a selector names this namespace.
+func named(selector *metav1.LabelSelector, namespace string) bool {
+	return selector.MatchLabels[corev1.LabelMetadataName] == namespace ||
+		slices.ContainsFunc(selector.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool {
+			return r.Key == corev1.LabelMetadataName && r.Operator == metav1.LabelSelectorOpIn && slices.Contains(r.Values, namespace)
+		})
 }
 
 // namesNamespace reports whether a selector selects namespaces by name: some of

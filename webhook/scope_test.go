@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -31,9 +32,20 @@ func TestAScopeThatSelectsConnectionsByLabelsIsRefused(t *testing.T) {
 		"Pods without a label":                     {extension.Scope{Rules: extension.Pods(), ObjectSelector: trusted}, ""},
 		"every operation, CONNECT among them":      {extension.Scope{Rules: extension.Resources("", "v1", []string{"pods/*"}, all), ObjectSelector: trusted}, ""},
 		"connections, with the manager's labels":   {extension.Scope{Rules: extension.Pods(admissionregistrationv1.Connect)}, ""},
+		"a namespace that is excluded": {
+			extension.Scope{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "cni"}}},
+			"NamespaceSelector: names cni, which Registration.ExcludeNamespaces excludes from every webhook: remove it from one of them",
+		},
+		"namespaces of which one is excluded": {
+			extension.Scope{NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+				{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: []string{"apps", "cni"}},
+			}}},
+			"NamespaceSelector: names cni",
+		},
+		"every namespace, though one is excluded": {extension.Scope{NamespaceSelector: extension.EveryNamespace()}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := webhook.Group([]*extension.Handler{extension.Validating(noOpinion, test.scope)}, webhook.Defaults{PodSelector: trusted})
+			_, err := webhook.Group([]*extension.Handler{extension.Validating(noOpinion, test.scope)}, webhook.Defaults{PodSelector: trusted, Excluded: []string{"cni"}})
 			if test.refused == "" && err != nil || test.refused != "" && (err == nil || !strings.Contains(err.Error(), test.refused)) {
 				t.Errorf("got %v, want %q", err, test.refused)
 			}

@@ -236,6 +236,7 @@ func TestWhatIsWrongWithTheFlagsIsSaidOnStandardErrorWithExitCode2(t *testing.T)
 		"a wrong name":           {[]string{"review", "--namespace=default", "--fingerprint=A", "--kubeconfig=KUBECONFIG", "-f", "KUBECONFIG"}, "--fingerprint: \"A\""},
 		"own Pods":               {[]string{"manifests", "--namespace=default", "--service-name=x", "--image=x"}, "choose another --webhook-namespace, or name \"stamp\" in --allow-own-pods"},
 		"an unknown kubeconfig":  {[]string{"unregister", "--namespace=default", "--kubeconfig=/does/not/exist"}, "--kubeconfig: stat /does/not/exist"},
+		"an excluded namespace":  {[]string{"review", "--namespace=default", "--exclude-namespaces=default", "--kubeconfig=KUBECONFIG", "-f", "KUBECONFIG"}, "--exclude-namespaces: \"default\" is the watched --namespace"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kubeConfig := writeKubeConfig(t)

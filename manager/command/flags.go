@@ -73,6 +73,7 @@ func (f *flags) bind(cmd *cobra.Command, name string) {
 	set.BoolVar(&o.Registration.IgnoreUntilProbed, "ignore-until-probed", false, "begin with failure policy Ignore, until a request through the API server has come back")
 	set.BoolVar(&f.probe, "probe", true, "send a request through the API server, to learn that it comes back through a webhook")
 	set.StringSliceVar(&o.Registration.AllowOwnPods, "allow-own-pods", nil, "webhooks that may match the manager's own Pods with failure policy Fail")
+	set.StringSliceVar(&o.Registration.ExcludeNamespaces, "exclude-namespaces", nil, "namespaces that no webhook receives, such as those of a network plugin, whose Pods must start before the manager's: calico-system,tigera-operator")
 	set.StringSliceVar(&o.Registration.TolerateSelectorTerms, "tolerate-selector-terms", nil, "terms, KEY=VALUE or KEY, by which others may exclude namespaces from the webhooks, for example control-plane=true,kubernetes.azure.com/managedby=aks")
 	set.StringVar(&o.WatcherStartRV, "watcher-start-rv", "", "resource version: watchers do not see Pods that last changed at it or before (default: they see every Pod)")
 	set.IntVar(&o.Watching.QueueLength, "watcher-queue-length", manager.DefaultWatcherQueueLength, "how many events wait for a slow watcher; it sees only the resulting state of those beyond")
@@ -108,7 +109,7 @@ func (f *flags) bindServing(set *pflag.FlagSet) {
 }
 
 // ofReview are the flags that change what a review says.
-var ofReview = []string{"namespace", "pod-selector", "webhook-namespace", "fingerprint", "failure-policy", "reconciler-user", "zap-log-level"}
+var ofReview = []string{"namespace", "pod-selector", "webhook-namespace", "fingerprint", "failure-policy", "exclude-namespaces", "reconciler-user", "zap-log-level"}
 
 // hide keeps the flags out of the help that change nothing in a review. show lists them
 // again.

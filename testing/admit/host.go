@@ -83,6 +83,8 @@ func (h *standIn) GetWebhookNamespace() string { return "admitkit-system" }
 func (h *standIn) GetFingerprint() string      { return "admitkit" }
 func (h *standIn) GetReconcilerUser() string   { return "" }
 
+func (h *standIn) GetExcludedNamespaces() []string { return nil }
+
 // GetRecorder returns a recorder that logs.
 func (h *standIn) GetRecorder() extension.Recorder { return h }
 

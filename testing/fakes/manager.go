@@ -37,6 +37,16 @@ type Manager struct {
 	getContextReturnsOnCall map[int]struct {
 		result1 context.Context
 	}
+	GetExcludedNamespacesStub        func() []string
+	getExcludedNamespacesMutex       sync.RWMutex
+	getExcludedNamespacesArgsForCall []struct {
+	}
+	getExcludedNamespacesReturns struct {
+		result1 []string
+	}
+	getExcludedNamespacesReturnsOnCall map[int]struct {
+		result1 []string
+	}
 	GetFingerprintStub        func() string
 	getFingerprintMutex       sync.RWMutex
 	getFingerprintArgsForCall []struct {
@@ -285,6 +295,59 @@ func (fake *Manager) GetContextReturnsOnCall(i int, result1 context.Context) {
 	}
 	fake.getContextReturnsOnCall[i] = struct {
 		result1 context.Context
+	}{result1}
+}
+
+func (fake *Manager) GetExcludedNamespaces() []string {
+	fake.getExcludedNamespacesMutex.Lock()
+	ret, specificReturn := fake.getExcludedNamespacesReturnsOnCall[len(fake.getExcludedNamespacesArgsForCall)]
+	fake.getExcludedNamespacesArgsForCall = append(fake.getExcludedNamespacesArgsForCall, struct {
+	}{})
+	stub := fake.GetExcludedNamespacesStub
+	fakeReturns := fake.getExcludedNamespacesReturns
+	fake.recordInvocation("GetExcludedNamespaces", []interface{}{})
+	fake.getExcludedNamespacesMutex.Unlock()
+	if stub != nil {
+		return stub()
+	}
+	if specificReturn {
+		return ret.result1
+	}
+	return fakeReturns.result1
+}
+
+func (fake *Manager) GetExcludedNamespacesCallCount() int {
+	fake.getExcludedNamespacesMutex.RLock()
+	defer fake.getExcludedNamespacesMutex.RUnlock()
+	return len(fake.getExcludedNamespacesArgsForCall)
+}
+
+func (fake *Manager) GetExcludedNamespacesCalls(stub func() []string) {
+	fake.getExcludedNamespacesMutex.Lock()
+	defer fake.getExcludedNamespacesMutex.Unlock()
+	fake.GetExcludedNamespacesStub = stub
+}
+
+func (fake *Manager) GetExcludedNamespacesReturns(result1 []string) {
+	fake.getExcludedNamespacesMutex.Lock()
+	defer fake.getExcludedNamespacesMutex.Unlock()
+	fake.GetExcludedNamespacesStub = nil
+	fake.getExcludedNamespacesReturns = struct {
+		result1 []string
+	}{result1}
+}
+
+func (fake *Manager) GetExcludedNamespacesReturnsOnCall(i int, result1 []string) {
+	fake.getExcludedNamespacesMutex.Lock()
+	defer fake.getExcludedNamespacesMutex.Unlock()
+	fake.GetExcludedNamespacesStub = nil
+	if fake.getExcludedNamespacesReturnsOnCall == nil {
+		fake.getExcludedNamespacesReturnsOnCall = make(map[int]struct {
+			result1 []string
+		})
+	}
+	fake.getExcludedNamespacesReturnsOnCall[i] = struct {
+		result1 []string
 	}{result1}
 }
 

@@ -85,6 +85,7 @@ access: {enabled: true, namespaces: ["*"]}
 audit: {enforcement: {enabled: true, exemptUsers: ["Doe, Jane"], exemptGroups: [sre, oncall], commands: ["tar cf - ..."], forbidTTY: true}}
 `,
 	"TLS of its own": `
+excludeNamespaces: [calico-system, tigera-operator]
 tolerateSelectorTerms: [control-plane=true, kubernetes.azure.com/managedby=aks]
 tls: {minVersion: "1.2", cipherSuites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256], clientCA: {configMap: clients, names: ["Doe, Jane", kube-apiserver]}}
 `,
@@ -422,6 +423,9 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{tls: {clientCA: {names: [kube-apiserver]}}}`:                                                          "tls.clientCA.names: has no effect without tls.clientCA.configMap",
 		`{tls: {clientCA: {key: bundle.crt}}}`:                                                                  "tls.clientCA.key: has no effect without tls.clientCA.configMap",
 		`{tolerateSelectorTerms: [kubernetes.io/metadata.name]}`:                                                "tolerateSelectorTerms: kubernetes.io/metadata.name would let others exclude any namespace",
+		`{excludeNamespaces: ["a,b"]}`:                                                                          "at '/excludeNamespaces/0'",
+		`{excludeNamespaces: [apps], watchNamespace: apps}`:                                                     "excludeNamespaces: apps is in watchNamespace: remove it from one of them",
+		`{excludeNamespaces: [apps], access: {enabled: true, namespaces: [shop, apps]}}`:                        "excludeNamespaces: apps is in access.namespaces",
 		`{tolerateSelectorTerms: ["/a"]}`:                                                                       "at '/tolerateSelectorTerms/0'",
 		`{audit: {otlp: {endpoint: "http://collector:4318"}}}`:                                                  "audit.otlp.endpoint: http://collector:4318 must be https, or http on this machine; set audit.otlp.insecure",
 		`{audit: {otlp: {endpoint: "http://c:4318", insecure: true, tokenSecret: {name: t}}}}`:                  "audit.otlp.endpoint: it must be https: by http anybody in between could read the credentials",
@@ -1051,7 +1055,7 @@ func TestOnlyServersHaveTheTLSSettingsOfTheValues(t *testing.T) {
 		container := &pod.Spec.Containers[0]
 		var got []string
 		for _, argument := range container.Args {
-			if flag, _, _ := strings.Cut(argument, "="); slices.Contains([]string{"--tls-min-version", "--tls-cipher-suites", "--client-ca", "--client-names", "--tolerate-selector-terms"}, flag) {
+			if flag, _, _ := strings.Cut(argument, "="); slices.Contains([]string{"--tls-min-version", "--tls-cipher-suites", "--client-ca", "--client-names", "--exclude-namespaces", "--tolerate-selector-terms"}, flag) {
 				got = append(got, argument)
 			}
 		}
@@ -1061,7 +1065,7 @@ func TestOnlyServersHaveTheTLSSettingsOfTheValues(t *testing.T) {
 		for _, volume := range pod.Spec.Volumes {
 			got = append(got, volume.ConfigMap.Name)
 		}
-		want := []string{"--tolerate-selector-terms=control-plane=true,kubernetes.azure.com/managedby=aks"}
+		want := []string{"--exclude-namespaces=calico-system,tigera-operator", "--tolerate-selector-terms=control-plane=true,kubernetes.azure.com/managedby=aks"}
 		if name == "rel-admitkit" {
 			want = append(want, "--tls-min-version=1.2", "--tls-cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "--client-ca=/clients/ca.crt",
 				`--client-names="Doe, Jane","kube-apiserver"`, "/clients", "clients")

@@ -16,7 +16,7 @@ import (
 )
 
 // AllNamespaces stands, alone in Options.Namespaces, for every namespace but those of
-// the control plane and of admitkit itself.
+// the control plane and of admitkit itself, and those that are excluded from its webhooks.
 const AllNamespaces = "*"
 
 // Namespaces has the namespaces in which access is granted.
@@ -24,13 +24,14 @@ type Namespaces struct {
 	// Watched is the manager's, named are others by their names. Neither means all.
 	Watched string
 	named   []string
-	// own is the manager's own namespace.
-	own string
+	// own is the manager's own namespace, and excluded are those that its webhooks do not receive.
+	own      string
+	excluded []string
 }
 
 // NewNamespaces returns the namespaces of the options.
 func NewNamespaces(namespaces []string, mgr extension.Manager) (Namespaces, error) {
-	p := Namespaces{own: mgr.GetWebhookNamespace()}
+	p := Namespaces{own: mgr.GetWebhookNamespace(), excluded: mgr.GetExcludedNamespaces()}
 	switch {
 	case len(namespaces) == 0 && mgr.GetNamespace() == "":
 		return p, errors.New("Namespaces: required, because the manager watches every namespace: name those in which access may be granted, or say " +
@@ -92,6 +93,9 @@ func (p *Namespaces) include(namespace string) bool {
 func (p *Namespaces) Closed(namespace string) *Refusal {
 	if p.All() && (namespace == p.own || p.check(namespace) != nil) {
 		return Refuse(v1alpha1.ReasonNotAllowed, "no access is granted in namespace %s, which is the control plane's or the manager's own: who gets into its Pods could grant themselves anything", namespace)
+	}
+	if p.All() && slices.Contains(p.excluded, namespace) {
+		return Refuse(v1alpha1.ReasonNotAllowed, "no access is granted in namespace %s, which --exclude-namespaces excludes from the webhooks: nothing would keep its Pods to their templates", namespace)
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 )
 
 func TestOnlyRolesThatAreNamedCanBeGranted(t *testing.T) {
-	here, all := Namespaces{named: []string{"apps", "shop"}}, Namespaces{own: "admitkit-system"}
+	here, all := Namespaces{named: []string{"apps", "shop"}}, Namespaces{own: "admitkit-system", excluded: []string{"calico-system"}}
 	for sentence, test := range map[string]struct {
 		places              Namespaces
 		roles, clusterRoles []string
@@ -20,6 +20,7 @@ func TestOnlyRolesThatAreNamedCanBeGranted(t *testing.T) {
 		"a Role where no access is granted":       {here, []string{"other/deployer"}, nil, "no access is granted in namespace other: add it to Namespaces"},
 		"a Role of the control plane":             {all, []string{"kube-system/deployer"}, nil, "no access is granted in namespace kube-system"},
 		"a Role of the manager's own":             {all, []string{"admitkit-system/deployer"}, nil, "no access is granted in namespace admitkit-system"},
+		"a Role where webhooks are excluded":      {all, []string{"calico-system/deployer"}, nil, "no access is granted in namespace calico-system"},
 		"a pattern":                               {here, nil, []string{"*"}, "a pattern is not a role's name"},
 		"a name that is none":                     {here, []string{"shop/"}, nil, "the name of the role is empty"},
 		"more than what fits into a Role's rules": {here, nil, make([]string, 1001), "1001 roles, of at most 1000"},
@@ -27,6 +28,9 @@ func TestOnlyRolesThatAreNamedCanBeGranted(t *testing.T) {
 		if _, err := NewRoles(test.roles, test.clusterRoles, test.places); (err != nil) != (test.want != "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want %q", sentence, err, test.want)
 		}
+	}
+	if refused := all.Closed("calico-system"); refused == nil || !strings.Contains(refused.Message, "which --exclude-namespaces excludes from the webhooks") {
+		t.Errorf("where webhooks are excluded, access is closed: %v", refused)
 	}
 	g, err := NewRoles([]string{"shop/deployer", "shop/deployer", "apps/reader"}, []string{"view"}, here)
 	if err != nil {

@@ -22,6 +22,9 @@
 {{- range $key, $value := .Values.webhookAnnotations }}
 - {{ include "admitkit.pair" (list $key $value) | printf "--webhook-annotations=%s" | quote }}
 {{- end }}
+{{- with .Values.excludeNamespaces }}
+- --exclude-namespaces={{ join "," . }}
+{{- end }}
 {{- with .Values.tolerateSelectorTerms }}
 - --tolerate-selector-terms={{ join "," . }}
 {{- end }}
@@ -297,6 +300,13 @@ ADMITKIT_{{ . | upper | replace "-" "_" }}
 {{- include "admitkit.checkEffect" . -}}
 {{- include "admitkit.checkCollector" (list "audit.otlp" .audit.otlp) -}}
 {{- include "admitkit.checkCollector" (list "tracing" .tracing) -}}
+{{- range $name, $namespaces := dict "watchNamespace" (list .watchNamespace) "access.namespaces" .access.namespaces "sessions.namespaces" .sessions.namespaces "audit.enforcement.namespaces" .audit.enforcement.namespaces -}}
+{{- range $namespaces -}}
+{{- if has . $.Values.excludeNamespaces -}}
+{{- fail (printf "excludeNamespaces: %s is in %s: remove it from one of them" . $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if has "kubernetes.io/metadata.name" .tolerateSelectorTerms -}}
 {{- fail "tolerateSelectorTerms: kubernetes.io/metadata.name would let others exclude any namespace: name those that they may, as kubernetes.io/metadata.name=NAMESPACE" -}}
 {{- end -}}
@@ -487,7 +497,7 @@ ADMITKIT_{{ . | upper | replace "-" "_" }}
 {{- end -}}
 {{- end -}}
 {{- if and $values.hooks.enabled (not (include "admitkit.operates" .)) -}}
-{{- range $name, $set := dict "watchNamespace" $values.watchNamespace "podSelector" $values.podSelector "ignoreUntilProbed" $values.ignoreUntilProbed "hostNetwork" $values.hostNetwork "webhookAnnotations" $values.webhookAnnotations "tolerateSelectorTerms" $values.tolerateSelectorTerms "rbac.extraRules" $values.rbac.extraRules "rbac.extraClusterRules" $values.rbac.extraClusterRules "extraArgs" $values.extraArgs "extraEnv" $values.extraEnv "extraVolumes" $values.extraVolumes "extraVolumeMounts" $values.extraVolumeMounts "tracing.endpoint" $values.tracing.endpoint "networkPolicy.apiServers" $values.networkPolicy.apiServers "tls.clientCA.configMap" $values.tls.clientCA.configMap -}}
+{{- range $name, $set := dict "watchNamespace" $values.watchNamespace "podSelector" $values.podSelector "ignoreUntilProbed" $values.ignoreUntilProbed "hostNetwork" $values.hostNetwork "webhookAnnotations" $values.webhookAnnotations "excludeNamespaces" $values.excludeNamespaces "tolerateSelectorTerms" $values.tolerateSelectorTerms "rbac.extraRules" $values.rbac.extraRules "rbac.extraClusterRules" $values.rbac.extraClusterRules "extraArgs" $values.extraArgs "extraEnv" $values.extraEnv "extraVolumes" $values.extraVolumes "extraVolumeMounts" $values.extraVolumeMounts "tracing.endpoint" $values.tracing.endpoint "networkPolicy.apiServers" $values.networkPolicy.apiServers "tls.clientCA.configMap" $values.tls.clientCA.configMap -}}
 {{- if $set -}}
 {{- fail (printf "%s: has no effect, because audit.enabled and access.enabled are false and hooks have no webhooks" $name) -}}
 {{- end -}}
