@@ -224,25 +224,9 @@ func (a *Authority) publish(ctx context.Context, s *state, secret *corev1.Secret
 
 // step takes the first step that is due.
 func (a *Authority) step(ctx context.Context, s *state, secret *corev1.Secret) (took bool, err error) {
-	now := a.options.Clock.Now()
-	var step Step
-	due, reason := s.publishedDue(now)
-	after := s
-	if due {
-		step, after = NextTrusted, s.withPublished(now)
-	} else if due, reason = s.promoteDue(now, a.options.PropagationDelay); due {
-		step, after = Promoted, s.withPromotion(now)
-	} else if due, reason = s.dropDue(now, a.options.LeafLifetime); due {
-		step, after = PreviousDropped, s.withoutPrevious()
-	} else if due, reason = s.nextDue(now); due {
-		next, err := NewCA(now, a.options.CALifetime)
-		if err != nil {
-			return false, err
-		}
-		step, after = NextWritten, s.withNext(next)
-	}
-	if !due {
-		return false, nil
+	step, after, reason, err := a.due(s)
+	if err != nil || after == nil {
+		return false, err
 	}
 	if _, err := a.write(ctx, after, secret, false, reason); err != nil {
 		if lost(err, false) {
@@ -252,6 +236,29 @@ func (a *Authority) step(ctx context.Context, s *state, secret *corev1.Secret) (
 	}
 	a.note(step, reason)
 	return true, nil
+}
+
+// due decides which step is due. It returns the state after it, nil if there is none.
+func (a *Authority) due(s *state) (step Step, after *state, reason string, err error) {
+	now := a.options.Clock.Now()
+	if s.rotate == RotateEmergency {
+		fresh, err := NewCA(now, a.options.CALifetime)
+		return Withdrawn, &state{current: fresh}, "the annotation " + RotateAnnotation + "=" + RotateEmergency + " requests it", err
+	}
+	if due, reason := s.publishedDue(now); due {
+		return NextTrusted, s.withPublished(now), reason, nil
+	}
+	if due, reason := s.promoteDue(now, a.options.PropagationDelay); due {
+		return Promoted, s.withPromotion(now), reason, nil
+	}
+	if due, reason := s.dropDue(now, a.options.LeafLifetime); due {
+		return PreviousDropped, s.withoutPrevious(), reason, nil
+	}
+	if due, reason := s.nextDue(now); due {
+		next, err := NewCA(now, a.options.CALifetime)
+		return NextWritten, s.withNext(next), reason, err
+	}
+	return "", nil, "", nil
 }
 
 // lost reports whether a write failed because another replica was faster.

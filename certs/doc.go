@@ -29,6 +29,9 @@
 // connections by the caBundle, so no call fails if the bundle comes first and the leaf
 // second.
 //
+// [RotateNow] requests one. [RotateEmergency] does not wait: one write replaces every CA, and
+// calls fail between the bundle and the leaf.
+//
 // This needs no leader. Each step is a create or an update that fails if another
 // replica was faster. A lost race is success, because what the other replica wrote is
 // just as good. After a crash between two steps any other replica continues.

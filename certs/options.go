@@ -86,6 +86,9 @@ const (
 	Restored Step = "Restored"
 	// LeafIssued: a leaf was signed.
 	LeafIssued Step = "LeafIssued"
+	// Withdrawn: the CA and all others were replaced by a new one at once, because
+	// [RotateEmergency] was requested.
+	Withdrawn Step = "Withdrawn"
 	// NextWritten: the next CA is in the Secret.
 	NextWritten Step = "NextWritten"
 	// BundlePublished: the bundle that clients trust has changed.

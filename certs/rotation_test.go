@@ -168,6 +168,82 @@ func TestTheNextCAIsNotPromotedBeforeItIsTrusted(t *testing.T) {
 	})
 }
 
+func TestAnEmergencyWithdrawsEveryCA(t *testing.T) {
+	damage := func(s *corev1.Secret) { s.Data[certs.KeyKey] = nil }
+	for sentence, test := range map[string]struct {
+		rotated time.Duration // since a rotation was requested; 0 without one
+		damage  func(*corev1.Secret)
+	}{
+		"that signs":                {0, nil},
+		"that is next, too":         {time.Second, nil},
+		"that was before, too":      {61 * time.Second, nil},
+		"of a Secret that is empty": {61 * time.Second, func(s *corev1.Secret) { s.Data = nil }},
+		"of a Secret without a key": {0, damage},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				secrets := fake.NewClientset().CoreV1().Secrets("ns")
+				p := &trust{}
+				replicas := make([]*certs.Authority, 3)
+				for i := range replicas {
+					replicas[i], _ = newAuthority(secrets, rotating(p, nil))
+				}
+				server := certs.NewAuthority(certs.Options{Secrets: secrets, Namespace: "ns", Name: "ca", Hosts: []string{"host"}, ReadOnly: true})
+				replicas = append(replicas, server)
+				check := func() {
+					t.Helper()
+					for _, a := range replicas {
+						if err := errors.Join(a.Check(t.Context()), p.verify(a)); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				check()
+				if test.rotated > 0 {
+					annotate(t, secrets, certs.RotateAnnotation, certs.RotateNow)
+					check()
+					time.Sleep(test.rotated)
+					check()
+				}
+				leaked := bytes.Clone(p.bundle)
+				if test.damage != nil {
+					secret := secretOf(t, secrets)
+					test.damage(secret)
+					if _, err := secrets.Update(t.Context(), secret, metav1.UpdateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				annotate(t, secrets, certs.RotateAnnotation, certs.RotateEmergency)
+
+				if err := errors.Join(replicas[0].Check(t.Context()), p.verify(replicas[0])); err != nil {
+					t.Fatal(err)
+				}
+				secret := secretOf(t, secrets)
+				if !bytes.Equal(p.bundle, secret.Data[certs.CertKey]) || secret.Data[certs.NextCertKey] != nil || secret.Data[certs.PreviousCertKey] != nil {
+					t.Error("clients trust more than the new CA")
+				}
+				for block := range bytes.SplitAfterSeq(leaked, []byte("-----END CERTIFICATE-----\n")) {
+					if len(block) > 0 && bytes.Contains(p.bundle, block) {
+						t.Error("clients trust a CA from before")
+					}
+				}
+				if _, again := secret.Annotations[certs.RotateAnnotation]; again {
+					t.Error("the request is still there")
+				}
+				for i, a := range replicas[1:] {
+					if p.verify(a) == nil {
+						t.Errorf("replica %d, which has not looked yet, is trusted", i+1)
+					}
+				}
+				check()
+				if !bytes.Equal(p.bundle, secret.Data[certs.CertKey]) {
+					t.Error("another replica has brought a CA back")
+				}
+			})
+		})
+	}
+}
+
 // A replica crashes right after a step and another one continues, until a crash has
 // followed each step.
 func TestAfterACrashBetweenAnyTwoStepsAnotherReplicaGoesOn(t *testing.T) {

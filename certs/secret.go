@@ -75,6 +75,9 @@ func (a *Authority) heal(secret *corev1.Secret) (Step, *state, error) {
 	if err != nil {
 		return "", nil, err
 	}
+	if secret != nil && requested(secret) == RotateEmergency {
+		return Withdrawn, &state{current: fresh}, nil
+	}
 	if known, _ := a.known(); known != nil {
 		if usable, _ := known.current.usable(now); usable {
 			return Restored, known.withNext(fresh), nil

@@ -37,10 +37,21 @@ const (
 	// promotedAnnotation is the time since which the CA signs, if it has
 	// predecessors.
 	promotedAnnotation = "admitkit.dev/promoted"
-	// RotateAnnotation, with any value, requests a rotation now:
+	// RotateAnnotation requests a rotation, [RotateNow] or [RotateEmergency]:
 	//
 	//	kubectl annotate secret NAME admitkit.dev/rotate=now
 	RotateAnnotation = "admitkit.dev/rotate"
+)
+
+// The values of RotateAnnotation.
+const (
+	// RotateNow requests a rotation in which no call fails. It waits until the last leaf
+	// of the previous CA has expired.
+	RotateNow = "now"
+	// RotateEmergency withdraws the CA, its predecessors and its successor at once, for a
+	// key that has leaked. Calls fail between the moment at which an API server learns of
+	// the new bundle and the moment at which each server has a new leaf.
+	RotateEmergency = "emergency"
 )
 
 // state is the content of the Secret. It is immutable; the methods named with... return
@@ -51,8 +62,8 @@ type state struct {
 	previous []*x509.Certificate
 	// published and promoted are zero if they are not known.
 	published, promoted time.Time
-	// rotate is set if somebody requested a rotation.
-	rotate bool
+	// rotate is the value of RotateAnnotation: "" without a request.
+	rotate string
 	// problem says what is wrong with the next CA in the Secret; next is nil then.
 	problem string
 }
@@ -64,8 +75,10 @@ func parseState(secret *corev1.Secret) (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, rotate := secret.Annotations[RotateAnnotation]
-	s := &state{current: current, previous: parseCerts(secret.Data[PreviousCertKey]), rotate: rotate}
+	s := &state{
+		current: current, previous: parseCerts(secret.Data[PreviousCertKey]),
+		rotate: requested(secret),
+	}
 	if len(secret.Data[NextCertKey])+len(secret.Data[NextKeyKey]) > 0 {
 		if s.next, err = parseCA(secret.Data[NextCertKey], secret.Data[NextKeyKey]); err != nil {
 			s.problem = "the next CA is malformed"
@@ -75,6 +88,16 @@ func parseState(secret *corev1.Secret) (*state, error) {
 	s.published, _ = time.Parse(time.RFC3339Nano, secret.Annotations[publishedAnnotation])
 	s.promoted, _ = time.Parse(time.RFC3339Nano, secret.Annotations[promotedAnnotation])
 	return s, nil
+}
+
+// requested returns the rotation that is requested. Replicas of earlier versions leave a
+// request without a value, which means now.
+func requested(secret *corev1.Secret) string {
+	value, there := secret.Annotations[RotateAnnotation]
+	if there && value == "" {
+		return RotateNow
+	}
+	return value
 }
 
 func parseCerts(data []byte) []*x509.Certificate {
@@ -119,7 +142,7 @@ func (s *state) writeTo(secret *corev1.Secret, reason string) error {
 	set(secret.Annotations, NotAfterAnnotation, s.current.cert.NotAfter.Format(time.RFC3339), true)
 	set(secret.Annotations, publishedAnnotation, s.published.Format(time.RFC3339Nano), !s.published.IsZero())
 	set(secret.Annotations, promotedAnnotation, s.promoted.Format(time.RFC3339Nano), !s.promoted.IsZero())
-	set(secret.Annotations, RotateAnnotation, "", s.rotate)
+	set(secret.Annotations, RotateAnnotation, s.rotate, s.rotate != "")
 	return nil
 }
 
@@ -161,7 +184,7 @@ func (s *state) nextDue(now time.Time) (due bool, reason string) {
 		return false, ""
 	case len(s.previous) > 0:
 		return false, ""
-	case s.rotate:
+	case s.rotate == RotateNow:
 		return true, "the annotation " + RotateAnnotation + " requests it"
 	}
 	return s.current.renewalDue(now)
