@@ -234,13 +234,16 @@ func (a *Authority) step(ctx context.Context, s *state, secret *corev1.Secret) (
 		}
 		return false, err
 	}
-	a.note(step, reason)
+	if step != "" {
+		a.note(step, reason)
+	}
 	return true, nil
 }
 
-// due decides which step is due. It returns the state after it, nil if there is none.
+// due decides which step is due. It returns the state after it, nil if there is none, and no
+// step if there is nothing to report.
 func (a *Authority) due(s *state) (step Step, after *state, reason string, err error) {
-	now := a.options.Clock.Now()
+	now, leafLifetime := a.options.Clock.Now(), a.options.LeafLifetime
 	if s.rotate == RotateEmergency {
 		fresh, err := NewCA(now, a.options.CALifetime)
 		return Withdrawn, &state{current: fresh}, "the annotation " + RotateAnnotation + "=" + RotateEmergency + " requests it", err
@@ -251,14 +254,21 @@ func (a *Authority) due(s *state) (step Step, after *state, reason string, err e
 	if due, reason := s.promoteDue(now, a.options.PropagationDelay); due {
 		return Promoted, s.withPromotion(now), reason, nil
 	}
-	if due, reason := s.dropDue(now, a.options.LeafLifetime); due {
+	if due, reason := s.dropDue(now, leafLifetime); due {
 		return PreviousDropped, s.withoutPrevious(), reason, nil
 	}
 	if due, reason := s.nextDue(now); due {
 		next, err := NewCA(now, a.options.CALifetime)
 		return NextWritten, s.withNext(next), reason, err
 	}
-	return "", nil, "", nil
+	step, message := s.waits(leafLifetime)
+	switch message {
+	case s.said:
+		return "", nil, "", nil
+	case "":
+		return "", s.withSaid(""), "the request to rotate is gone", nil
+	}
+	return step, s.withSaid(message), message, nil
 }
 
 // lost reports whether a write failed because another replica was faster.

@@ -89,6 +89,11 @@ const (
 	// Withdrawn: the CA and all others were replaced by a new one at once, because
 	// [RotateEmergency] was requested.
 	Withdrawn Step = "Withdrawn"
+	// RotationWaits: a rotation was requested, and cannot begin yet. The reason says until
+	// when.
+	RotationWaits Step = "RotationWaits"
+	// RotationInvalid: [RotateAnnotation] has a value that requests nothing.
+	RotationInvalid Step = "RotationInvalid"
 	// NextWritten: the next CA is in the Secret.
 	NextWritten Step = "NextWritten"
 	// BundlePublished: the bundle that clients trust has changed.

@@ -168,6 +168,80 @@ func TestTheNextCAIsNotPromotedBeforeItIsTrusted(t *testing.T) {
 	})
 }
 
+func TestARequestToRotateThatWaits(t *testing.T) {
+	for sentence, test := range map[string]struct {
+		value    string
+		promoted bool // the rotation before it
+		step     certs.Step
+		want     string
+	}{
+		"says until when, after a rotation":       {certs.RotateNow, true, certs.RotationWaits, "a rotation waits: until 2000-01-01T02:01:00Z, when the last serving certificate of the previous CA has expired; "},
+		"says until when, during a rotation":      {certs.RotateNow, false, certs.RotationWaits, "a rotation waits: another one is under way, and the next begins 2h0m0s after its CA signs; "},
+		"says which values there are, of another": {"yes", true, certs.RotationInvalid, `the annotation admitkit.dev/rotate has an unknown value: "yes"; set now or emergency, with kubectl annotate --overwrite`},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				secrets := fake.NewClientset().CoreV1().Secrets("ns")
+				p := &trust{}
+				var said []certs.Change
+				replicas := make([]*certs.Authority, 2)
+				for i := range replicas {
+					replicas[i], _ = newAuthority(secrets, rotating(p, func(c certs.Change) {
+						if c.Step == certs.RotationWaits || c.Step == certs.RotationInvalid {
+							said = append(said, c)
+						}
+					}))
+				}
+				check := func() {
+					t.Helper()
+					for _, a := range replicas {
+						if err := a.Check(t.Context()); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				check()
+				annotate(t, secrets, certs.RotateAnnotation, certs.RotateNow)
+				check()
+				if test.promoted {
+					time.Sleep(time.Minute)
+					check()
+				}
+				signs := secretOf(t, secrets).Data[certs.CertKey]
+				annotate(t, secrets, certs.RotateAnnotation, test.value)
+				for range 10 {
+					check()
+				}
+				if len(said) != 1 || said[0].Step != test.step || !strings.HasPrefix(said[0].Reason, test.want) {
+					t.Errorf("it is said: %v", said)
+				}
+				if secret := secretOf(t, secrets); !strings.HasPrefix(secret.Annotations[certs.RotationAnnotation], test.want) || secret.Annotations[certs.RotateAnnotation] != test.value {
+					t.Errorf("the Secret says %v", secret.Annotations)
+				}
+				time.Sleep(time.Minute + 2*time.Hour)
+				check()
+				time.Sleep(time.Minute + 2*time.Hour)
+				check()
+				after := secretOf(t, secrets)
+				if _, waits := after.Annotations[certs.RotationAnnotation]; waits != (test.step == certs.RotationInvalid) {
+					t.Errorf("later the Secret says %v", after.Annotations)
+				}
+				if rotated := !bytes.Equal(after.Data[certs.CertKey], signs); rotated != (test.step == certs.RotationWaits) {
+					t.Errorf("it rotated: %v", rotated)
+				}
+				delete(after.Annotations, certs.RotateAnnotation)
+				if _, err := secrets.Update(t.Context(), after, metav1.UpdateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				check()
+				if text, waits := secretOf(t, secrets).Annotations[certs.RotationAnnotation]; waits {
+					t.Errorf("without a request the Secret says %s", text)
+				}
+			})
+		})
+	}
+}
+
 func TestAnEmergencyWithdrawsEveryCA(t *testing.T) {
 	damage := func(s *corev1.Secret) { s.Data[certs.KeyKey] = nil }
 	for sentence, test := range map[string]struct {

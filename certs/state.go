@@ -41,6 +41,9 @@ const (
 	//
 	//	kubectl annotate secret NAME admitkit.dev/rotate=now
 	RotateAnnotation = "admitkit.dev/rotate"
+	// RotationAnnotation says why a rotation that was requested has not begun, and until
+	// when it waits.
+	RotationAnnotation = "admitkit.dev/rotation"
 )
 
 // The values of RotateAnnotation.
@@ -64,6 +67,8 @@ type state struct {
 	published, promoted time.Time
 	// rotate is the value of RotateAnnotation: "" without a request.
 	rotate string
+	// said is why the request waits, as the Secret says it.
+	said string
 	// problem says what is wrong with the next CA in the Secret; next is nil then.
 	problem string
 }
@@ -77,7 +82,7 @@ func parseState(secret *corev1.Secret) (*state, error) {
 	}
 	s := &state{
 		current: current, previous: parseCerts(secret.Data[PreviousCertKey]),
-		rotate: requested(secret),
+		rotate: requested(secret), said: secret.Annotations[RotationAnnotation],
 	}
 	if len(secret.Data[NextCertKey])+len(secret.Data[NextKeyKey]) > 0 {
 		if s.next, err = parseCA(secret.Data[NextCertKey], secret.Data[NextKeyKey]); err != nil {
@@ -143,6 +148,7 @@ func (s *state) writeTo(secret *corev1.Secret, reason string) error {
 	set(secret.Annotations, publishedAnnotation, s.published.Format(time.RFC3339Nano), !s.published.IsZero())
 	set(secret.Annotations, promotedAnnotation, s.promoted.Format(time.RFC3339Nano), !s.promoted.IsZero())
 	set(secret.Annotations, RotateAnnotation, s.rotate, s.rotate != "")
+	set(secret.Annotations, RotationAnnotation, s.said, s.said != "")
 	return nil
 }
 
@@ -190,6 +196,25 @@ func (s *state) nextDue(now time.Time) (due bool, reason string) {
 	return s.current.renewalDue(now)
 }
 
+// waits returns what to say of a request to rotate that nextDue does not fulfil, or "".
+// The label of metrics ends at the colon.
+func (s *state) waits(leafLifetime time.Duration) (step Step, message string) {
+	remedy := fmt.Sprintf("; if a key has leaked, %s=%s withdraws it at once, and calls fail meanwhile", RotateAnnotation, RotateEmergency)
+	switch {
+	case s.rotate == "":
+		return "", ""
+	case s.rotate != RotateNow:
+		return RotationInvalid, fmt.Sprintf("the annotation %s has an unknown value: %.40q; set %s or %s, with kubectl annotate --overwrite",
+			RotateAnnotation, s.rotate, RotateNow, RotateEmergency)
+	case s.next != nil:
+		return RotationWaits, fmt.Sprintf("a rotation waits: another one is under way, and the next begins %s after its CA signs%s", leafLifetime, remedy)
+	case len(s.previous) > 0:
+		return RotationWaits, fmt.Sprintf("a rotation waits: until %s, when the last serving certificate of the previous CA has expired%s",
+			s.dropTime(leafLifetime).UTC().Format(time.RFC3339), remedy)
+	}
+	return "", ""
+}
+
 // publishedDue decides whether to record that every client trusts the next CA. The
 // caller has just seen that they do.
 func (s *state) publishedDue(now time.Time) (due bool, reason string) {
@@ -222,15 +247,28 @@ func (s *state) dropDue(now time.Time, leafLifetime time.Duration) (due bool, re
 	if len(s.previous) == 0 {
 		return false, ""
 	}
+	if now.Before(s.dropTime(leafLifetime)) {
+		return false, ""
+	}
 	if !s.promoted.IsZero() && !now.Before(s.promoted.Add(leafLifetime)) {
 		return true, "the last leaf of the previous CA has expired"
 	}
+	return true, "the previous CA has expired"
+}
+
+// dropTime returns the end of the last leaf that a predecessor signed, or of the last
+// predecessor if that is earlier.
+func (s *state) dropTime(leafLifetime time.Duration) time.Time {
+	var end time.Time
 	for _, cert := range s.previous {
-		if now.Before(cert.NotAfter) {
-			return false, ""
+		if cert.NotAfter.After(end) {
+			end = cert.NotAfter
 		}
 	}
-	return true, "the previous CA has expired"
+	if leaves := s.promoted.Add(leafLifetime); !s.promoted.IsZero() && leaves.Before(end) {
+		return leaves
+	}
+	return end
 }
 
 // wake returns the moment when the next step is due, or latest if that is earlier.
@@ -254,6 +292,12 @@ func (s *state) wake(latest time.Time, delay, leafLifetime time.Duration) time.T
 
 func (s *state) withNext(next *CA) *state {
 	return &state{current: s.current, next: next, previous: s.previous, promoted: s.promoted}
+}
+
+func (s *state) withSaid(message string) *state {
+	after := *s
+	after.said = message
+	return &after
 }
 
 func (s *state) withPublished(now time.Time) *state {

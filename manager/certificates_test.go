@@ -1,20 +1,29 @@
 package manager_test
 
 import (
+	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 )
 
@@ -115,4 +124,56 @@ func TestACertificateFromFilesServesAnExtensionOnlyIfItHasTheName(t *testing.T) 
 	if err := other.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "other.svc") || !strings.Contains(err.Error(), dir) {
 		t.Errorf("got %v, want an error that names the host and the folder", err)
 	}
+}
+
+// The CA has been rotated a moment ago, so that another rotation waits for days.
+func TestALeakedCAIsWithdrawnAtOnce(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	options := manager.Options{Namespace: namespace, Port: freeport.For(t), Certificates: manager.CertificateOptions{PropagationDelay: time.Second}}
+	r := start(t, options, mark("a", extension.Scope{}))
+	eventuallyCalled(t, namespace, "marked")
+	secrets := clientset.CoreV1().Secrets(namespace)
+	request := func(value string, done func(*corev1.Secret) bool) *corev1.Secret {
+		t.Helper()
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, certs.RotateAnnotation, value)
+		secret, err := secrets.Patch(t.Context(), "admitkit-setupcertificate", types.MergePatchType, patch, metav1.PatchOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		testkit.Eventually(t, "the request "+value+" has an effect", func(ctx context.Context) bool {
+			secret, err = secrets.Get(ctx, secret.Name, metav1.GetOptions{})
+			return err == nil && done(secret)
+		})
+		return secret
+	}
+	rotated := request(certs.RotateNow, func(s *corev1.Secret) bool { return len(s.Data[certs.PreviousCertKey]) > 0 })
+	said := request(certs.RotateNow, func(s *corev1.Secret) bool { return s.Annotations[certs.RotationAnnotation] != "" }).Annotations[certs.RotationAnnotation]
+	until, _, _ := strings.Cut(strings.TrimPrefix(said, "a rotation waits: until "), ",")
+	if end, err := time.Parse(time.RFC3339, until); err != nil || (certs.DefaultLeafLifetime-time.Until(end)).Abs() > time.Hour || !strings.Contains(said, "admitkit.dev/rotate=emergency") {
+		t.Errorf("it says %q: %v", said, err)
+	}
+	testkit.Eventually(t, "an Event says it", func(ctx context.Context) bool {
+		events, err := clientset.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=" + string(certs.RotationWaits)})
+		return err == nil && len(events.Items) == 1 && events.Items[0].Message == said
+	})
+	if logs := r.logs.FilterMessage("certificates: RotationWaits").All(); len(logs) != 1 || logs[0].ContextMap()["reason"] != said {
+		t.Errorf("the log says %v", logs)
+	}
+	checked := newManager(t, options, mark("a", extension.Scope{}))
+	if err := checked.CheckRegistered(t.Context()); err != nil || checked.logs.FilterMessage(said).Len() != 1 {
+		t.Errorf("check prints %v, %v", checked.logs.All(), err)
+	}
+
+	after := request(certs.RotateEmergency, func(s *corev1.Secret) bool { return !bytes.Equal(s.Data[certs.CertKey], rotated.Data[certs.CertKey]) })
+	if len(after.Data[certs.PreviousCertKey])+len(after.Data[certs.NextCertKey]) > 0 || after.Annotations[certs.RotationAnnotation] != "" {
+		t.Errorf("the Secret keeps %v", slices.Collect(maps.Keys(after.Data)))
+	}
+	testkit.Eventually(t, "API servers trust the new CA alone", func(ctx context.Context) bool {
+		config, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, "admitkit."+namespace, metav1.GetOptions{})
+		return err == nil && !slices.ContainsFunc(config.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool {
+			return !bytes.Equal(w.ClientConfig.CABundle, after.Data[certs.CertKey])
+		})
+	})
+	eventuallyCalled(t, namespace, "marked")
 }

@@ -6,8 +6,12 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/metadata"
 
+	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/internal/registration"
 )
 
@@ -18,7 +22,8 @@ const checkInterval = time.Second
 // installation: both webhook configurations, and the conversion stanzas of the
 // CustomResourceDefinitions that it converts, are what these extensions and options make,
 // and a request through the API server comes back through a webhook. It tries again
-// until ctx ends. The request is a dry run that creates a ConfigMap in the manager's own
+// until ctx ends. It logs, too, why a rotation of the CA waits that was requested, if it has
+// the right to get the CA's Secret. The request is a dry run that creates a ConfigMap in the manager's own
 // namespace. CheckRegistered needs the right to create one, and to get the
 // configurations and CustomResourceDefinitions, by name; it changes nothing. It has no
 // object to convert, so of a program that only converts it compares the stanzas alone.
@@ -47,6 +52,7 @@ func (m *Manager) checkRegistered(ctx context.Context) error {
 	if err := errors.Join(m.options.callable(), m.options.hasPort()); err != nil {
 		return err
 	}
+	m.reportRotation(ctx)
 	r := m.registration(webhooks)
 	client, probe := m.clients.Admissionregistration.RESTClient(), m.probe(r)
 	if len(webhooks) == 0 {
@@ -75,6 +81,28 @@ func (m *Manager) checkRegistered(ctx context.Context) error {
 		m.options.Logger.Infow("the webhooks are registered, and answer", "webhooks", len(webhooks), "conversions", len(m.parts.Converters))
 	}
 	return err
+}
+
+// reportRotation logs why a rotation of the CA that was requested has not begun. The
+// metadata of the CA's Secret says it, so the key is not read; RBAC has no lesser right,
+// and without it this is unknown.
+func (m *Manager) reportRotation(ctx context.Context) {
+	o := &m.options
+	if o.Certificates.Dir != "" || o.Registration.ForeignCABundle {
+		return
+	}
+	log := o.Logger.With("secret", o.WebhookNamespace+"/"+o.SetupCertificateName)
+	all, err := metadata.NewForConfigAndClient(metadata.ConfigFor(o.RESTConfig), m.httpClient)
+	if err == nil {
+		var secret *metav1.PartialObjectMetadata
+		secret, err = all.Resource(corev1.SchemeGroupVersion.WithResource("secrets")).Namespace(o.WebhookNamespace).Get(ctx, o.SetupCertificateName, metav1.GetOptions{})
+		if err == nil && secret.Annotations[certs.RotationAnnotation] != "" {
+			log.Warn(secret.Annotations[certs.RotationAnnotation])
+		}
+	}
+	if err != nil {
+		log.Infow("whether a rotation of the CA waits is unknown", "error", err)
+	}
 }
 
 // over says that the time of ctx is over. Its deadline tells that before its timer does, and a client with a rate limiter
