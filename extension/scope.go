@@ -35,7 +35,9 @@ type Scope struct {
 	// name never matches the manager's own namespace, kube-system and
 	// kube-node-lease: a webhook that is down must not keep the cluster, or
 	// itself, from starting. A scope on kinds that no cluster needs to start can
-	// select these, too, by [EveryNamespace].
+	// select these, too, by [EveryNamespace]. Only that selector matches namespaces that
+	// the operator excludes (Registration.ExcludeNamespaces); one that names them is an
+	// error.
 	//
 	// A selector that names its namespaces takes the extension's rights along, any other
 	// does not: see [Entitled].
