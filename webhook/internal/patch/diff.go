@@ -234,6 +234,8 @@ func (d *differ) member(name string, p *plan, was, is reflect.Value, had, has bo
 	switch {
 	case !inRaw && !has:
 		return nil
+	case !inRaw && had && p.form == structForm:
+		return d.addChanged(p, was, is)
 	case !inRaw && had:
 		return d.set("add", p, was, is)
 	case !inRaw:
@@ -281,6 +283,70 @@ func (d *differ) set(op string, p *plan, was, is reflect.Value) error {
 	}
 	d.emit(op, value)
 	return nil
+}
+
+// addChanged adds a struct that raw does not have, with the fields that changed alone:
+// the zero values that the Go type writes for the others may be invalid, such as a null
+// for a list that is required.
+func (d *differ) addChanged(p *plan, was, is reflect.Value) error {
+	begin := d.buffer.Len()
+	if err := d.encodeChanged(p, was, is); err != nil {
+		return err
+	}
+	if value := slices.Clip(d.buffer.Bytes()[begin:]); len(value) > len("{}") {
+		d.emit("add", value)
+	}
+	return nil
+}
+
+// encodeChanged appends the JSON object of the fields that changed to the buffer.
+func (d *differ) encodeChanged(p *plan, was, is reflect.Value) error {
+	d.buffer.WriteByte('{')
+	empty := d.buffer.Len()
+	was, is = addressable(was), addressable(is)
+	for _, f := range p.fields {
+		before, had := f.of(was)
+		after, has := f.of(is)
+		if f.same(addressOf(was), addressOf(is)) || !has || f.omits(after) {
+			continue
+		}
+		begin := d.buffer.Len()
+		if begin > empty {
+			d.buffer.WriteByte(',')
+		}
+		if _, err := d.encodeString(f.Name); err != nil {
+			return err
+		}
+		d.buffer.WriteByte(':')
+		changed, err := d.encodeField(f.plan, before, after, had)
+		if err != nil {
+			return err
+		}
+		if !changed {
+			d.buffer.Truncate(begin)
+		}
+	}
+	d.buffer.WriteByte('}')
+	return nil
+}
+
+// encodeField appends the JSON of a field to the buffer, and reports whether it differs
+// from that of the value before, if there was one.
+func (d *differ) encodeField(p *plan, was, is reflect.Value, had bool) (changed bool, err error) {
+	begin := d.buffer.Len()
+	if had && p.form == structForm {
+		err := d.encodeChanged(p, was, is)
+		return d.buffer.Len()-begin > len("{}"), err
+	}
+	value, err := d.encode(p, is)
+	if err != nil || !had {
+		return true, err
+	}
+	end := d.buffer.Len()
+	old, err := d.encode(p, was)
+	changed = !bytes.Equal(old, value)
+	d.buffer.Truncate(end)
+	return changed, err
 }
 
 // encode returns the JSON of a value. It stays valid until the buffer is truncated,

@@ -172,13 +172,27 @@ func TestThePatchOfMapsAndStructsIsMinimal(t *testing.T) {
 			mutate: onPod(func(p *corev1.Pod) { delete(p.Labels, "a") }),
 			want:   []string{`remove /metadata/labels`},
 		},
-		"what Go writes out and raw does not have is added whole": {
+		"what Go writes out and raw does not have is added": {
 			raw: spec(`"containers":[{"name":"a"}]`),
 			mutate: onPod(func(p *corev1.Pod) {
 				first(p).Resources.Limits = corev1.ResourceList{"cpu": resource.MustParse("1500m")}
 				p.Status.Phase = "Running"
 			}),
 			want: []string{`add /spec/containers/0/resources {"limits":{"cpu":"1500m"}}`, `add /status {"phase":"Running"}`},
+		},
+		"a template that raw does not have is added without the null of its containers": {
+			raw:  `{"metadata":{"name":"d"},"spec":{}}`,
+			into: &appsv1.Deployment{},
+			mutate: on(func(d *appsv1.Deployment) {
+				d.Spec.Template.Labels = map[string]string{"a": "b"}
+				d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{}
+			}),
+			want: []string{`add /spec/template {"metadata":{"labels":{"a":"b"}}}`, `add /spec/strategy {"rollingUpdate":{}}`},
+		},
+		"a struct that raw does not have is not added for a change that JSON does not show": {
+			raw:    `{"metadata":{"name":"d"},"spec":{}}`,
+			into:   &appsv1.Deployment{},
+			mutate: on(func(d *appsv1.Deployment) { d.Spec.Template.Labels = map[string]string{} }),
 		},
 		"a null in raw is replaced": {
 			raw: `{"metadata":{"labels":null},"spec":{"containers":null,"securityContext":null,"nodeName":null},"status":null}`,
