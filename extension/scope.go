@@ -49,7 +49,8 @@ type Scope struct {
 	// API server would never call the extension.
 	ObjectSelector *metav1.LabelSelector
 
-	// MatchConditions are CEL expressions that must all hold for a call.
+	// MatchConditions are CEL expressions that must all hold for a call. They know
+	// object, oldObject, request and authorizer, but not namespaceObject.
 	MatchConditions []admissionregistrationv1.MatchCondition
 
 	// FailurePolicy says what happens to the object when the webhook fails.

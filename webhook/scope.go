@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -49,10 +50,8 @@ func resolve(h *host.Handler, defaults Defaults) (extension.Scope, error) {
 			return s, fmt.Errorf("%s: %w", field, err)
 		}
 	}
-	if i := unreachable(h.Scope); i >= 0 {
-		return s, fmt.Errorf("ObjectSelector: Rules[%d] would never match: a CONNECT carries options, which have no labels, and so the API server "+
-			"calls no webhook with an ObjectSelector for it, not even with DoesNotExist or NotIn. Leave it out, and read the labels of the Pod in "+
-			"the handler; other operations that need it take a scope of their own", i)
+	if err := checkMatching(h.Scope); err != nil {
+		return s, err
 	}
 	if i := slices.IndexFunc(defaults.Excluded, func(name string) bool { return named(s.NamespaceSelector, name) }); i >= 0 {
 		return s, fmt.Errorf("NamespaceSelector: names %s, which Registration.ExcludeNamespaces excludes from every webhook: remove it from one of them", defaults.Excluded[i])
@@ -66,6 +65,21 @@ func resolve(h *host.Handler, defaults Defaults) (extension.Scope, error) {
 	return s, nil
 }
 
+// checkMatching returns an error for a scope that an API server accepts, and whose requests
+// it then all lets pass, or refuses, without a call.
+func checkMatching(s extension.Scope) error {
+	if i := unreachable(s); i >= 0 {
+		return fmt.Errorf("ObjectSelector: Rules[%d] would never match: a CONNECT carries options, which have no labels, and so the API server "+
+			"calls no webhook with an ObjectSelector for it, not even with DoesNotExist or NotIn. Leave it out, and read the labels of the Pod in "+
+			"the handler; other operations that need it take a scope of their own", i)
+	}
+	if i := namespaceCondition(s); i >= 0 {
+		return fmt.Errorf("MatchConditions[%d]: namespaceObject is always null in the match condition of a webhook, although API servers accept it, "+
+			"and they would refuse each request: use the NamespaceSelector", i)
+	}
+	return nil
+}
+
 // unreachable returns the first rule that names CONNECT in a scope whose
 // ObjectSelector excludes all of them, or -1. A guard of exec would be registered,
 // and never asked (k8s.io/apiserver, predicates/object: no metadata, no match).
@@ -76,6 +90,20 @@ func unreachable(s extension.Scope) int {
 	}
 	return slices.IndexFunc(s.Rules, func(rule admissionregistrationv1.RuleWithOperations) bool {
 		return slices.Contains(rule.Operations, admissionregistrationv1.Connect)
+	})
+}
+
+var (
+	celText         = regexp.MustCompile(`"[^"]*"|'[^']*'`)
+	namespaceObject = regexp.MustCompile(`(^|[^.\w])namespaceObject\b`)
+)
+
+// namespaceCondition returns the first match condition that uses namespaceObject, or -1.
+// API servers compile it as for a ValidatingAdmissionPolicy, and never set it
+// (k8s.io/apiserver, pkg/admission/plugin/webhook/matchconditions/matcher.go).
+func namespaceCondition(s extension.Scope) int {
+	return slices.IndexFunc(s.MatchConditions, func(c admissionregistrationv1.MatchCondition) bool {
+		return namespaceObject.MatchString(celText.ReplaceAllString(c.Expression, `""`))
 	})
 }
 

@@ -52,3 +52,22 @@ func TestAScopeThatSelectsConnectionsByLabelsIsRefused(t *testing.T) {
 		})
 	}
 }
+
+func TestAMatchConditionOnTheNamespaceIsRefused(t *testing.T) {
+	const refused = "MatchConditions[1]: namespaceObject is always null"
+	for expression, want := range map[string]string{
+		`has(namespaceObject.metadata.labels) && namespaceObject.metadata.labels["env"] == "prod"`: refused,
+		`"prod" in namespaceObject.metadata.labels`:                                                refused,
+		`object.spec.namespaceObject == "x"`:                                                       "",
+		`object.metadata.name == "the namespaceObject"`:                                            "",
+		`object.metadata.namespaceObjects == 1`:                                                    "",
+	} {
+		t.Run(expression, func(t *testing.T) {
+			scope := extension.Scope{MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "any", Expression: "true"}, {Name: "namespace", Expression: expression}}}
+			_, err := webhook.Group([]*extension.Handler{extension.Validating(noOpinion, scope)}, webhook.Defaults{})
+			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+				t.Errorf("got %v, want %q", err, want)
+			}
+		})
+	}
+}
