@@ -167,6 +167,9 @@ func (r *Request) laws() []law {
 // inVain says that an ignored change is one.
 func (r *Request) inVain() string {
 	of := r.Resource.Resource
+	if r.Operation == admissionv1.Create {
+		return "sets the status, which the API server drops when it creates " + of + "; set it by the subresource status"
+	}
 	if r.SubResource != "" {
 		of += "/" + r.SubResource
 	}
@@ -194,6 +197,8 @@ func (r *Request) Lost(before, after []byte) (refusals, vain []string, err error
 		switch {
 		case matched(identity, path) > 0:
 			refusals = append(refusals, text)
+		case r.Operation == admissionv1.Create && r.hasStatus && r.custom && path[0] == "status":
+			vain = append(vain, text)
 		case r.Operation != admissionv1.Update || same(at(old, path...), is):
 			// What a webhook takes back is as it was.
 		case fateOf(laws, path, old, to) == refused:

@@ -24,7 +24,8 @@
 //     if it is NoneOnDryRun, as far as it uses the clients of its manager;
 //   - does not change what identifies the object (metadata.name, namespace,
 //     uid...) nor, on an UPDATE, what an API server refuses to change, such as most of
-//     a Pod's spec, or ignores, such as its status;
+//     a Pod's spec, or ignores, such as its status, nor, on a CREATE, the status of a
+//     custom kind that has the subresource;
 //   - sets no field that the kind does not have, and keeps those that its Go types do
 //     not have, because the API server may be newer;
 //   - does not panic;

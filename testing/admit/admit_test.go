@@ -452,6 +452,13 @@ func TestWhatKubernetesForbidsFailsTheTest(t *testing.T) {
 			mutator(func(pod *corev1.Pod, _ *extension.Request) error { pod.Status.Reason = "r"; return nil }, onUpdate), update,
 			"changes a field that an update of pods does not change:\nstatus.reason",
 		},
+		"a status of a custom kind with the subresource, on CREATE": {
+			extension.Mutating(extension.MutatorFunc[*unstructured.Unstructured](func(_ context.Context, gadget *unstructured.Unstructured, _ *extension.Request) error {
+				return unstructured.SetNestedField(gadget.Object, "New", "status", "phase")
+			}), extension.Scope{Rules: extension.Resources("example.com", "v1", []string{"gadgets"}, admissionregistrationv1.Create)}),
+			func(c *admit.Client) { c.With(gadgets()).Create(gadget("new")) },
+			"sets the status, which the API server drops when it creates gadgets; set it by the subresource status:\nstatus",
+		},
 		"a Pod encoded by its type": {&fakes.Extension{HandleStub: func(_ context.Context, _ extension.Manager, pod *corev1.Pod, req admission.Request) admission.Response {
 			pod.Labels = map[string]string{"a": "b"}
 			encoded, err := json.Marshal(pod)
