@@ -61,7 +61,9 @@ type Scope struct {
 	// changes something outside the object unless [Request.DryRun] is true.
 	SideEffects *admissionregistrationv1.SideEffectClass
 
-	// Timeout is how long the API server waits: whole seconds, 1 s to 30 s.
+	// Timeout is how long the API server waits: whole seconds, 1 s to 30 s. It calls
+	// mutating webhooks one after another, and ends a request after 34 s: three that wait
+	// for 10 s leave little to others, and the failure policy Ignore does not help then.
 	// Default: 10 s.
 	Timeout time.Duration
 
