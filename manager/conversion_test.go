@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/yaml"
 
@@ -340,6 +341,48 @@ func TestAConversionWaitsForItsDefinitionAndIsRepaired(t *testing.T) {
 		a.patch(`{"spec":{"conversion":{"strategy":"None","webhook":null}}}`)
 		return strings.Contains(fmt.Sprint(r.logs.All()), "times; the next repair is in")
 	})
+}
+
+// alarmClock is a Reconciler of Alarms in v1.
+type alarmClock struct {
+	group string
+	seen  chan string
+}
+
+func (c *alarmClock) Register(mgr extension.Manager) error {
+	kube := mgr.GetKubeManager()
+	return ctrl.NewControllerManagedBy(kube).For(ofKind(c.group, "v1", "Alarm")).Complete(c)
+}
+
+func (c *alarmClock) Reconcile(_ context.Context, req ctrl.Request) (ctrl.Result, error) {
+	c.seen <- req.Name
+	return ctrl.Result{}, nil
+}
+
+func TestAConverterIsReadyBeforeTheCacheThatNeedsIt(t *testing.T) {
+	t.Parallel()
+	a, namespace, health := newAlarms(t), newNamespace(t), fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
+	a.install()
+	if _, err := a.of("v2").Namespace(namespace).Create(t.Context(), a.object("v2", 1), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// The API server cannot list them while the Service leads nowhere.
+	hold := &held{asked: make(chan struct{}, 1), released: make(chan struct{}), matches: func(r *http.Request) bool {
+		return strings.HasPrefix(r.URL.Path, "/apis/"+a.group+"/v1/") && strings.HasSuffix(r.URL.Path, "/alarms")
+	}}
+	config := cluster.Config()
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { hold.next = next; return hold })
+	clock := &alarmClock{a.group, make(chan string, 1)}
+	newManager(t, manager.Options{Namespace: namespace, RESTConfig: config, Serving: manager.ServingOptions{HealthAddress: health}}, a.converter(), clock).run(t)
+	<-hold.asked
+	testkit.Eventually(t, "it is ready", func(context.Context) bool {
+		status, _ := body(t, "http://"+health+"/readyz")
+		return status == http.StatusOK
+	})
+	close(hold.released)
+	if name := <-clock.seen; name != "alarm-1" {
+		t.Errorf("it reconciled %q", name)
+	}
 }
 
 func TestAConversionOfAnotherInstallationIsLeftAlone(t *testing.T) {

@@ -56,8 +56,14 @@ func (m *Manager) addChecks(kube ctrlmanager.Manager, source certs.Source, r *re
 	return nil
 }
 
+// cachesSynced checks the caches of what runs beside the admissions. A server that converts
+// does not wait for them: their objects may need the conversion, and a Service leads to a
+// server only when that is ready.
 func (m *Manager) cachesSynced(kube ctrlmanager.Manager) healthz.Checker {
 	return func(req *http.Request) error {
+		if len(m.parts.Converters) > 0 && m.certificates() != nil {
+			return nil
+		}
 		ctx, cancel := context.WithTimeout(req.Context(), checkTimeout)
 		defer cancel()
 		if !kube.GetCache().WaitForCacheSync(ctx) {
