@@ -45,10 +45,8 @@ func resolve(h *host.Handler, defaults Defaults) (extension.Scope, error) {
 			return s, fmt.Errorf("Rules[%d]: an Extension takes Pods, not %s; use a Mutator or a Validator", i, strings.Join(rule.Resources, ", "))
 		}
 	}
-	for field, selector := range map[string]*metav1.LabelSelector{"ObjectSelector": h.Scope.ObjectSelector, "NamespaceSelector": h.Scope.NamespaceSelector} {
-		if _, err := metav1.LabelSelectorAsSelector(selector); err != nil {
-			return s, fmt.Errorf("%s: %w", field, err)
-		}
+	if err := checkSelectors(h.Scope); err != nil {
+		return s, err
 	}
 	if err := checkMatching(h.Scope); err != nil {
 		return s, err
@@ -76,6 +74,15 @@ func checkMatching(s extension.Scope) error {
 	if i := namespaceCondition(s); i >= 0 {
 		return fmt.Errorf("MatchConditions[%d]: namespaceObject is always null in the match condition of a webhook, although API servers accept it, "+
 			"and they would refuse each request: use the NamespaceSelector", i)
+	}
+	return nil
+}
+
+func checkSelectors(s extension.Scope) error {
+	for field, selector := range map[string]*metav1.LabelSelector{"ObjectSelector": s.ObjectSelector, "NamespaceSelector": s.NamespaceSelector} {
+		if _, err := metav1.LabelSelectorAsSelector(selector); err != nil {
+			return fmt.Errorf("%s: %w", field, err)
+		}
 	}
 	return nil
 }

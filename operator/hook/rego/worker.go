@@ -272,8 +272,9 @@ func (w *worker) why() error {
 		said = first
 	}
 	switch {
-	// Go's runtime does not expect in every place that there is no more.
-	case strings.Contains(said, "out of memory"), strings.Contains(said, "cannot allocate memory"), strings.Contains(said, "segmentation violation"):
+	// Go's runtime does not expect in every place that there is no more. The race detector has words of its own.
+	case strings.Contains(said, "out of memory"), strings.Contains(said, "cannot allocate memory"), strings.Contains(said, "segmentation violation"),
+		strings.Contains(said, "failed to allocate"):
 		return fmt.Errorf("it takes more memory than the %d bytes of its process: %w", w.memory, ErrLimit)
 	case w.killed.Load() && said == "":
 		return errors.New("the process that evaluates it was ended")
