@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/metadata"
@@ -100,7 +101,10 @@ func (m *Manager) reportRotation(ctx context.Context) {
 			log.Warn(secret.Annotations[certs.RotationAnnotation])
 		}
 	}
-	if err != nil {
+	switch {
+	case apierrors.IsForbidden(err): // as by helm test
+		log.Info("whether a rotation of the CA waits is unknown, without the right to get its Secret")
+	case err != nil:
 		log.Infow("whether a rotation of the CA waits is unknown", "error", err)
 	}
 }
