@@ -200,7 +200,7 @@ func (r *Request) Lost(before, after []byte) (refusals, vain []string, err error
 		case r.Operation == admissionv1.Create && r.hasStatus && r.custom && path[0] == "status":
 			vain = append(vain, text)
 		case r.Operation != admissionv1.Update || same(at(old, path...), is):
-			// What a webhook takes back is as it was.
+			// It was so before the update.
 		case fateOf(laws, path, old, to) == refused:
 			refusals = append(refusals, text)
 		case fateOf(laws, path, old, to) == ignored:
