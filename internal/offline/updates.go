@@ -193,17 +193,20 @@ func (r *Request) Lost(before, after []byte) (refusals, vain []string, err error
 	}
 	laws := r.laws()
 	differ(nil, from, to, func(path []string, was, is any) {
-		text := fmt.Sprintf("%s: %s -> %s", strings.Join(path, "."), short(was), short(is))
+		fate := taken
 		switch {
 		case matched(identity, path) > 0:
-			refusals = append(refusals, text)
+			fate = refused
 		case r.Operation == admissionv1.Create && r.hasStatus && r.custom && path[0] == "status":
-			vain = append(vain, text)
-		case r.Operation != admissionv1.Update || same(at(old, path...), is):
-			// It was so before the update.
-		case fateOf(laws, path, old, to) == refused:
+			fate = ignored
+		case r.Operation == admissionv1.Update && !same(at(old, path...), is): // else it was so before the update
+			fate = fateOf(laws, path, old, to)
+		}
+		text := fmt.Sprintf("%s: %s -> %s", strings.Join(path, "."), short(was), short(is))
+		switch fate {
+		case refused:
 			refusals = append(refusals, text)
-		case fateOf(laws, path, old, to) == ignored:
+		case ignored:
 			vain = append(vain, text)
 		}
 	})
