@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -16,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cluster"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/cachesync"
 )
 
 // Options are the options of [New].
@@ -34,9 +37,10 @@ type Options struct {
 
 // New returns a cluster of the extension's own: a cache, its client, and a reader
 // that asks the API server. The cache of mgr.GetKubeManager would hold every Pod of
-// the namespace; this one holds what ByObject selects, without managed fields, in
-// the watched namespace. The manager starts it and waits until it is synced, so
-// New is to be called in Register.
+// the namespaces; this one holds what ByObject selects, without managed fields, in
+// the watched namespace. The manager starts it and waits until it is synced, and is not
+// ready before: /readyz names the kinds that are missing. So New is to be called in
+// Register, once for each name.
 //
 // A manager that starts nothing, such as that of testing/admit, has a method
 // NewCache(*rest.Config, cache.Options) (cache.Cache, error), and the cluster has its cache.
@@ -49,9 +53,11 @@ func New(mgr extension.Manager, options Options) (cluster.Cluster, error) {
 	if kube == nil {
 		return nil, fmt.Errorf("%s: cluster.New: the manager has not started: call it in Register", options.Name)
 	}
+	var status *cachesync.Status
 	own, err := cluster.New(config, func(o *cluster.Options) {
-		if options.Scheme != nil {
-			o.Scheme = options.Scheme
+		o.Scheme = options.Scheme
+		if o.Scheme == nil {
+			o.Scheme = clientgoscheme.Scheme
 		}
 		o.Logger = kube.GetLogger().WithName(options.Name)
 		o.MapperProvider = mapperWithin(discoveryTimeout)
@@ -64,25 +70,26 @@ func New(mgr extension.Manager, options Options) (cluster.Cluster, error) {
 		for _, namespace := range namespaces {
 			o.Cache.DefaultNamespaces[namespace] = cache.Config{}
 		}
+		status = cachesync.New(o.Scheme, o.Logger)
 		o.NewCache = func(config *rest.Config, options cache.Options) (cache.Cache, error) {
 			if host, ok := mgr.(cacher); ok {
 				return host.NewCache(config, options)
 			}
-			objects, err := cache.New(config, options)
-			if err != nil || len(namespaces) < 2 {
-				return objects, err
-			}
-			return newParallelCache(objects, o.Logger), nil
+			return status.NewCache(config, options, syncTimeout)
 		}
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", options.Name, err)
 	}
-	if err := kube.Add(own); err != nil {
+	ready := func(*http.Request) error { return status.Check() }
+	if err := errors.Join(kube.Add(own), kube.AddReadyzCheck("caches of "+options.Name, ready)); err != nil {
 		return nil, fmt.Errorf("%s: %w", options.Name, err)
 	}
 	return own, nil
 }
+
+// syncTimeout is how long controllers wait for namespaces that cannot be read. Only tests change it.
+var syncTimeout = cachesync.Timeout
 
 // cacher is a manager with caches of its own.
 type cacher interface {

@@ -1,4 +1,4 @@
-package cluster
+package cachesync
 
 import (
 	"context"
@@ -24,7 +24,8 @@ import (
 // missing: a read of it fails until it is there.
 type parallelCache struct {
 	cache.Cache
-	log         logr.Logger
+	log logr.Logger
+	// syncTimeout is how long controllers wait for namespaces that cannot be read.
 	syncTimeout time.Duration
 
 	start   sync.Once
@@ -33,10 +34,7 @@ type parallelCache struct {
 	over chan struct{}
 }
 
-// syncTimeout is how long controllers wait for namespaces that cannot be read. Only tests change it.
-var syncTimeout = 10 * time.Second
-
-func newParallelCache(inner cache.Cache, log logr.Logger) *parallelCache {
+func newParallelCache(inner cache.Cache, log logr.Logger, syncTimeout time.Duration) *parallelCache {
 	return &parallelCache{Cache: inner, log: log, syncTimeout: syncTimeout, started: make(chan struct{}), over: make(chan struct{})}
 }
 
