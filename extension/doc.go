@@ -13,7 +13,7 @@
 //     any form.
 //   - [Converter] converts the objects of a custom resource between its versions.
 //   - [Scope] says which admissions reach a handler. Its zero value means Pods, on
-//     CREATE, in the watched namespace, which is the manager's Namespace option.
+//     CREATE, in the watched namespaces, which are the manager's Namespaces option.
 //   - [Request] is the admission at hand: who asks, what the object was before, and
 //     where warnings and audit annotations go.
 //   - [Manager] is the host, as an extension sees it. The lifecycle is in package

@@ -26,12 +26,12 @@ import (
 // the rest do not run.
 //
 // An Extension that has a method Scope ([Scoped]) chooses its admissions;
-// otherwise it gets Pods, on CREATE, in the watched namespace.
+// otherwise it gets Pods, on CREATE, in the watched namespaces.
 type Extension interface {
 	Handle(ctx context.Context, mgr Manager, pod *corev1.Pod, req admission.Request) admission.Response
 }
 
-// Watcher sees every event of the Pods in the watched namespace that the
+// Watcher sees every event of the Pods in the watched namespaces that the
 // manager's PodSelector selects: first an ADDED event for each Pod that already
 // exists, then what happens to them. The events of a Pod come in order, from one
 // ADDED to one DELETED. A lost connection, a restart of the API server or an
@@ -129,9 +129,9 @@ type Manager interface {
 	GetKubeClient() (corev1client.CoreV1Interface, error)
 	// GetLogger returns the manager's logger.
 	GetLogger() *zap.SugaredLogger
-	// GetNamespace returns the watched namespace, which is the one that extensions
-	// apply to; empty means every namespace.
-	GetNamespace() string
+	// GetNamespaces returns the watched namespaces, sorted, which are those that extensions
+	// apply to; none means every namespace.
+	GetNamespaces() []string
 	// GetWebhookNamespace returns the manager's own namespace.
 	GetWebhookNamespace() string
 	// GetExcludedNamespaces returns the namespaces that webhooks do not receive, but for

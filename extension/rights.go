@@ -8,13 +8,13 @@ import (
 
 // Entitled is implemented by an extension of any form, or by a part of one, that needs
 // rights on the cluster besides those of the manager. The command `manifests` grants
-// them by a Role in the watched namespace (the manager's Namespace option), or by a
-// ClusterRole if that is empty.
+// them by a Role in each watched namespace (the manager's Namespaces option), or by a
+// ClusterRole if there are none.
 //
 // Rights follow a scope that names its namespaces: if the NamespaceSelector of what
-// answers admissions has kubernetes.io/metadata.name In [...], a Role in each of these
-// grants them, and nothing elsewhere. They do not follow any other selector. If there is a
-// watched namespace, an extension whose scope selects more by labels, or everything, gets
+// answers admissions is [InNamespaces], or has kubernetes.io/metadata.name In [...], a Role in
+// each of these grants them, and nothing elsewhere. They do not follow any other selector. If
+// there are watched namespaces, an extension whose scope selects more by labels, or everything, gets
 // admissions where it has no rights, and `manifests` warns of it: let it name the
 // namespaces, or be [NamespaceEntitled] or [ClusterEntitled], too, by which it says where it
 // needs rights.
@@ -35,7 +35,7 @@ type NamespaceEntitled interface {
 }
 
 // ClusterEntitled is implemented, besides [Entitled] or instead of it, by an
-// extension that needs rights beyond the watched namespace: on cluster-scoped
+// extension that needs rights beyond the watched namespaces: on cluster-scoped
 // resources, or in every namespace. A ClusterRole grants them in any case.
 type ClusterEntitled interface {
 	ClusterRights() []rbacv1.PolicyRule
@@ -78,7 +78,7 @@ type Equipped interface {
 // more than once, first by AddExtension.
 //
 // The manager fills its cache with the objects, without their managedFields, before it
-// serves. Of a kind with namespaces it holds those in the watched namespace. The rights to
+// serves. Of a kind with namespaces it holds those in the watched namespaces. The rights to
 // get, list and watch are those of [Entitled]: the command `manifests` grants them, and a
 // start without them is an error. A cache is behind the API server, usually by
 // milliseconds, and by as long as the connection is broken.

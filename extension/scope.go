@@ -27,9 +27,9 @@ type Scope struct {
 	// rule that names such a resource receives it.
 	Rules []admissionregistrationv1.RuleWithOperations
 
-	// NamespaceSelector selects the namespaces. nil means the watched namespace,
-	// or every namespace if there is none; an empty selector means every
-	// namespace.
+	// NamespaceSelector selects the namespaces; [InNamespaces] names them. nil means
+	// the watched namespaces, or every namespace if there are none; an empty selector
+	// means every namespace.
 	//
 	// With failure policy Fail, a selector that is not tied to a namespace by
 	// name never matches the manager's own namespace, kube-system and
@@ -39,8 +39,8 @@ type Scope struct {
 	// the operator excludes (Registration.ExcludeNamespaces); one that names them is an
 	// error.
 	//
-	// A selector that names its namespaces takes the extension's rights along, any other
-	// does not: see [Entitled].
+	// A selector that names its namespaces, as that of InNamespaces does, takes the
+	// extension's rights along, any other does not: see [Entitled].
 	NamespaceSelector *metav1.LabelSelector
 
 	// ObjectSelector selects objects by their labels. Default: all. It is not for
@@ -72,6 +72,14 @@ type Scope struct {
 
 	// ReinvocationPolicy is Never by default. Only mutating scopes have one.
 	ReinvocationPolicy *admissionregistrationv1.ReinvocationPolicyType
+}
+
+// InNamespaces selects the namespaces of these names, of which there must be at least one.
+// The extension's rights are granted in each of them, and nowhere else: see [Entitled].
+func InNamespaces(names ...string) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: names},
+	}}
 }
 
 // EveryNamespace selects every namespace without exception, kube-system and the

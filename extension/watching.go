@@ -24,7 +24,7 @@ type WatcherOf[T client.Object] interface {
 }
 
 // WatchScope says which objects reach a [WatcherOf]. Those with a namespace are those of the
-// watched one, or of every namespace if there is none.
+// watched ones, or of every namespace if there are none.
 type WatchScope struct {
 	// Kind is the kind of the objects. Default: the one that the manager's scheme has for T.
 	Kind schema.GroupVersionKind

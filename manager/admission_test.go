@@ -43,7 +43,7 @@ func (f extensionFunc) Handle(_ context.Context, _ extension.Manager, pod *corev
 func TestAPodInTheNamespaceIsMutatedAndOneOutsideIsNot(t *testing.T) {
 	t.Parallel()
 	inside, outside := newNamespace(t), newNamespace(t)
-	start(t, manager.Options{Namespace: inside}, mark("a", extension.Scope{}))
+	start(t, manager.Options{Namespaces: []string{inside}}, mark("a", extension.Scope{}))
 	eventuallyCalled(t, inside, "marked")
 
 	if pod := createPod(t, inside, newPod("pod")); pod.Annotations["marked"] != "a" {
@@ -70,7 +70,7 @@ func TestWithoutANamespaceEveryNamespaceIsInScopeButTheManagersOwn(t *testing.T)
 func TestExtensionsWithTheSameScopeShareOneWebhookAndRunInOrder(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	start(t, manager.Options{Namespace: namespace, Registration: manager.RegistrationOptions{Probe: new(bool)}},
+	start(t, manager.Options{Namespaces: []string{namespace}, Registration: manager.RegistrationOptions{Probe: new(bool)}},
 		mark("a", extension.Scope{}), markExtension{"b"}, mark("c", extension.Scope{}), markExtension{"d"}, markExtension{"e"})
 	eventuallyCalled(t, namespace, "marked")
 
@@ -89,7 +89,7 @@ func TestExtensionsWithTheSameScopeShareOneWebhookAndRunInOrder(t *testing.T) {
 func TestAnExtensionThatReturnsAnEmptyResponseAllowsThePod(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	start(t, manager.Options{Namespace: namespace},
+	start(t, manager.Options{Namespaces: []string{namespace}},
 		extensionFunc(func(*corev1.Pod, admission.Request) admission.Response { return admission.Response{} }),
 		mark("a", extension.Scope{}))
 	eventuallyCalled(t, namespace, "marked")
@@ -99,7 +99,7 @@ func TestAnExtensionThatReturnsAnEmptyResponseAllowsThePod(t *testing.T) {
 func TestADenialReachesKubectlWithItsText(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	start(t, manager.Options{Namespace: namespace},
+	start(t, manager.Options{Namespaces: []string{namespace}},
 		mark("a", extension.Scope{}),
 		extension.Validating(extension.ValidatorFunc[*corev1.Pod](func(_ context.Context, pod *corev1.Pod, req *extension.Request) error {
 			req.Warnf("this is a warning")
@@ -134,7 +134,7 @@ func TestServerSideDryRunPasses(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	dryRuns := make(chan bool, 1000)
-	start(t, manager.Options{Namespace: namespace},
+	start(t, manager.Options{Namespaces: []string{namespace}},
 		extension.Mutating(extension.MutatorFunc[*corev1.Pod](func(_ context.Context, pod *corev1.Pod, req *extension.Request) error {
 			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "marked", "yes")
 			dryRuns <- req.DryRun()
@@ -150,7 +150,7 @@ func TestADeletedPodReachesTheExtension(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	deleted := make(chan string, 10)
-	start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{}),
+	start(t, manager.Options{Namespaces: []string{namespace}}, mark("a", extension.Scope{}),
 		extension.Validating(extension.ValidatorFunc[*corev1.Pod](func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
 			deleted <- pod.Name
 			return nil
@@ -174,7 +174,7 @@ func TestADeletedPodReachesTheExtension(t *testing.T) {
 func TestADeletionOfACollectionHasTheNameOfEachObject(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	start(t, manager.Options{Namespace: namespace}, extension.Validating(extension.ValidatorFunc[*corev1.ConfigMap](
+	start(t, manager.Options{Namespaces: []string{namespace}}, extension.Validating(extension.ValidatorFunc[*corev1.ConfigMap](
 		func(_ context.Context, _ *corev1.ConfigMap, req *extension.Request) error {
 			if req.Name == "precious" {
 				return extension.Deny("it stays")
@@ -204,7 +204,7 @@ func TestADeletionOfACollectionHasTheNameOfEachObject(t *testing.T) {
 func TestAPanickingExtensionFailsItsOwnRequestOnly(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	r := start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{}),
+	r := start(t, manager.Options{Namespaces: []string{namespace}}, mark("a", extension.Scope{}),
 		extensionFunc(func(pod *corev1.Pod, _ admission.Request) admission.Response {
 			if pod.Name == "panic" {
 				panic("boom")
@@ -227,7 +227,7 @@ func TestTheFailurePolicyDecidesWhenAnExtensionFails(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	ignore := admissionregistrationv1.Ignore
-	start(t, manager.Options{Namespace: namespace, FailurePolicy: &ignore}, mark("a", extension.Scope{Name: "mark"}),
+	start(t, manager.Options{Namespaces: []string{namespace}, FailurePolicy: &ignore}, mark("a", extension.Scope{Name: "mark"}),
 		extension.Mutating(extension.MutatorFunc[*corev1.Pod](func(context.Context, *corev1.Pod, *extension.Request) error {
 			return context.DeadlineExceeded
 		}), extension.Scope{Name: "fail"}))

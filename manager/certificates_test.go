@@ -30,7 +30,7 @@ import (
 func TestACertificateOfSomebodyElseIsServedAndNoneMade(t *testing.T) {
 	t.Parallel()
 	namespace, dir := newNamespace(t), filesOf(t, "127.0.0.1")
-	start(t, manager.Options{Namespace: namespace, Certificates: manager.CertificateOptions{Dir: dir}}, mark("a", extension.Scope{}))
+	start(t, manager.Options{Namespaces: []string{namespace}, Certificates: manager.CertificateOptions{Dir: dir}}, mark("a", extension.Scope{}))
 	eventuallyCalled(t, namespace, "marked")
 	secrets, err := clientset.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(secrets.Items) != 1 || secrets.Items[0].Name != "admitkit-paths" {
@@ -82,7 +82,7 @@ func TestAnExtensionServesItsOwnPortWithACertificateOfTheSameCA(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	own := &server{markExtension: markExtension{"a"}, host: "proxy." + namespace + ".svc"}
-	r := newManager(t, manager.Options{Namespace: namespace}, own)
+	r := newManager(t, manager.Options{Namespaces: []string{namespace}}, own)
 	early, err := r.GetServingCertificate("early.svc")
 	if err != nil {
 		t.Fatal(err)
@@ -115,11 +115,11 @@ func TestACertificateFromFilesServesAnExtensionOnlyIfItHasTheName(t *testing.T) 
 	namespace := newNamespace(t)
 	port := freeport.For(t)
 	own := &server{markExtension: markExtension{"a"}, host: "proxy.svc"}
-	start(t, manager.Options{Namespace: namespace, Port: port, Certificates: manager.CertificateOptions{Dir: dir}}, own)
+	start(t, manager.Options{Namespaces: []string{namespace}, Port: port, Certificates: manager.CertificateOptions{Dir: dir}}, own)
 	if _, err := own.getCertificate(nil); err != nil {
 		t.Error(err)
 	}
-	other := newManager(t, manager.Options{Namespace: namespace, Port: port, Certificates: manager.CertificateOptions{Dir: dir}},
+	other := newManager(t, manager.Options{Namespaces: []string{namespace}, Port: port, Certificates: manager.CertificateOptions{Dir: dir}},
 		&server{markExtension: markExtension{"b"}, host: "other.svc"})
 	if err := other.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "other.svc") || !strings.Contains(err.Error(), dir) {
 		t.Errorf("got %v, want an error that names the host and the folder", err)

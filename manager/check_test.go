@@ -33,8 +33,8 @@ func registerOnce(t *testing.T, namespace string) *registeredOnce {
 	validator := extension.ValidatingFunc(func(context.Context, *corev1.Pod, *extension.Request) error { return nil }, extension.Scope{Name: "b"})
 	r := &registeredOnce{T: t, extensions: []any{markExtension{"a"}, validator}}
 	serves := false
-	r.server = newManager(t, manager.Options{Namespace: namespace, RegisterWebHook: &serves}, r.extensions...)
-	r.options = manager.Options{Namespace: namespace, Port: r.server.GetManagerOptions().Port}
+	r.server = newManager(t, manager.Options{Namespaces: []string{namespace}, RegisterWebHook: &serves}, r.extensions...)
+	r.options = manager.Options{Namespaces: []string{namespace}, Port: r.server.GetManagerOptions().Port}
 	r.register()
 	r.server.run(t)
 	r.server.await(t)
@@ -207,8 +207,8 @@ func TestACheckOfWhatCannotBeCheckedFails(t *testing.T) {
 	t.Parallel()
 	off := false
 	for want, options := range map[string]manager.Options{
-		"there is no extension": {Namespace: "default"},
-		"Registration.Probe":    {Namespace: "default", Registration: manager.RegistrationOptions{Probe: &off}},
+		"there is no extension": {Namespaces: []string{"default"}},
+		"Registration.Probe":    {Namespaces: []string{"default"}, Registration: manager.RegistrationOptions{Probe: &off}},
 	} {
 		var extensions []any
 		if options.Registration.Probe != nil {

@@ -75,7 +75,7 @@ func TestAnAPIServerIsVerifiedByItsClientCertificate(t *testing.T) {
 	port := freeport.For(t)
 	serve := func(names ...string) *running {
 		return start(t, manager.Options{
-			Namespace: metav1.NamespaceDefault, Port: port, RESTConfig: trusted.Config(), Serving: manager.ServingOptions{ClientCAFile: file, ClientNames: names},
+			Namespaces: []string{metav1.NamespaceDefault}, Port: port, RESTConfig: trusted.Config(), Serving: manager.ServingOptions{ClientCAFile: file, ClientNames: names},
 		}, mark("a", extension.Scope{}))
 	}
 	r := serve("kube-apiserver")
@@ -104,7 +104,7 @@ func TestAnAPIServerWithoutAClientCertificateMakesTheManagerNotReadyAndSaysWhy(t
 	namespace := newNamespace(t)
 	file := filepath.Join(t.TempDir(), "client-ca.crt")
 	testkit.NewClientCA(t).Write(t, file)
-	r := start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{ClientCAFile: file}}, mark("a", extension.Scope{}))
+	r := start(t, manager.Options{Namespaces: []string{namespace}, Serving: manager.ServingOptions{ClientCAFile: file}}, mark("a", extension.Scope{}))
 	testkit.Eventually(t, "the log says what the API server lacks", func(context.Context) bool {
 		refused := r.logs.FilterMessage("a client was refused").All()
 		return len(refused) > 0 && strings.Contains(fmt.Sprint(refused[0].ContextMap()["error"]), "--admission-control-config-file")
@@ -131,7 +131,7 @@ func alerted(t *testing.T, call func(context.Context) error) {
 func TestAFileWithoutACAOfClientsEndsTheStartByItsFlag(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	r := newManager(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{ClientCAFile: "/does/not/exist"}}, mark("a", extension.Scope{}))
+	r := newManager(t, manager.Options{Namespaces: []string{namespace}, Serving: manager.ServingOptions{ClientCAFile: "/does/not/exist"}}, mark("a", extension.Scope{}))
 	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "Serving.ClientCAFile: ") || !strings.Contains(err.Error(), "name a file with the CA") {
 		t.Errorf("got %v", err)
 	}

@@ -60,17 +60,20 @@ func (o *Options) complete() error {
 
 func (o *Options) completeNames() error {
 	o.OperatorFingerprint = cmp.Or(o.OperatorFingerprint, o.ServiceName)
-	o.WebhookNamespace = cmp.Or(o.WebhookNamespace, o.Namespace)
+	o.Namespaces = slices.Compact(slices.Sorted(slices.Values(o.Namespaces)))
+	if len(o.Namespaces) == 1 {
+		o.WebhookNamespace = cmp.Or(o.WebhookNamespace, o.Namespaces[0])
+	}
 	o.SetupCertificateName = cmp.Or(o.SetupCertificateName, o.OperatorFingerprint+"-setupcertificate")
 	o.Serving.ClusterDomain = cmp.Or(o.Serving.ClusterDomain, DefaultClusterDomain)
 	if o.WebhookNamespace == "" {
-		return errors.New("WebhookNamespace: required when Namespace is empty: set it to the manager's own namespace")
+		return errors.New("WebhookNamespace: required unless Namespaces names one: set it to the manager's own namespace")
 	}
 	if o.OperatorFingerprint == "" {
 		return errors.New("OperatorFingerprint: required without a ServiceName: name this program, because another of the same name in the manager's own namespace, or on this host, would displace it")
 	}
 	return errors.Join(
-		check("Namespace", o.Namespace, validation.IsDNS1123Label),
+		checkEach("Namespaces", o.Namespaces, validation.IsDNS1123Label),
 		check("WebhookNamespace", o.WebhookNamespace, validation.IsDNS1123Label),
 		check("ServiceName", o.ServiceName, validation.IsDNS1035Label),
 		check("OperatorFingerprint", o.OperatorFingerprint, validation.IsDNS1123Label),
@@ -152,8 +155,8 @@ func (o *Options) completeRegistration() error {
 		if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
 			return fmt.Errorf("Registration.ExcludeNamespaces: %q: %s", name, strings.Join(problems, ", "))
 		}
-		if name == o.Namespace {
-			return fmt.Errorf("Registration.ExcludeNamespaces: %q is the watched Namespace: remove it from one of them", name)
+		if slices.Contains(o.Namespaces, name) {
+			return fmt.Errorf("Registration.ExcludeNamespaces: %q is one of the watched Namespaces: remove it from one of them", name)
 		}
 	}
 	switch owner := r.Owner; {
@@ -294,6 +297,17 @@ func check(field, value string, valid func(string) []string) error {
 		return fmt.Errorf("%s: %q: %s", field, value, strings.Join(problems, ", "))
 	}
 	return nil
+}
+
+func checkEach(field string, values []string, valid func(string) []string) error {
+	var errs []error
+	for _, value := range values {
+		if value == "" {
+			errs = append(errs, fmt.Errorf("%s: an empty name", field))
+		}
+		errs = append(errs, check(field, value, valid))
+	}
+	return errors.Join(errs...)
 }
 
 func notNegative[T int | int64 | time.Duration](field string, value T) error {

@@ -187,7 +187,7 @@ func TestObjectsAreWrittenAndReadInBothVersionsWhileTheCAIsRotated(t *testing.T)
 	t.Parallel()
 	a, namespace := newAlarms(t), newNamespace(t)
 	a.install()
-	start(t, manager.Options{Namespace: namespace, Certificates: manager.CertificateOptions{
+	start(t, manager.Options{Namespaces: []string{namespace}, Certificates: manager.CertificateOptions{
 		CALifetime: time.Hour, LeafLifetime: 6 * time.Second, PropagationDelay: time.Second,
 	}}, a.converter())
 	a.isConverted()
@@ -262,7 +262,7 @@ func TestAConversionThatFailsIsToldToItsUser(t *testing.T) {
 	t.Parallel()
 	a := newAlarms(t)
 	a.install()
-	r := start(t, manager.Options{Namespace: newNamespace(t)}, a.converter())
+	r := start(t, manager.Options{Namespaces: []string{newNamespace(t)}}, a.converter())
 	a.isConverted()
 	object := a.object("v2", 1)
 	object.SetName("secret")
@@ -290,7 +290,7 @@ func TestAManagerAppliesAnObjectInOneVersionAfterAnother(t *testing.T) {
 	t.Parallel()
 	a := newAlarms(t)
 	a.install()
-	start(t, manager.Options{Namespace: newNamespace(t)}, a.converter())
+	start(t, manager.Options{Namespaces: []string{newNamespace(t)}}, a.converter())
 	a.isConverted()
 	for _, version := range []string{"v1", "v2", "v1"} {
 		if _, err := a.of(version).Namespace("default").Apply(t.Context(), "alarm-1", a.object(version, 1), metav1.ApplyOptions{FieldManager: "flux"}); err != nil {
@@ -302,7 +302,7 @@ func TestAManagerAppliesAnObjectInOneVersionAfterAnother(t *testing.T) {
 func TestAConversionWaitsForItsDefinitionAndIsRepaired(t *testing.T) {
 	t.Parallel()
 	a, namespace, health := newAlarms(t), newNamespace(t), fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
-	r := newManager(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{HealthAddress: health}}, a.converter(), mark("a", extension.Scope{}))
+	r := newManager(t, manager.Options{Namespaces: []string{namespace}, Serving: manager.ServingOptions{HealthAddress: health}}, a.converter(), mark("a", extension.Scope{}))
 	r.run(t)
 	testkit.Eventually(t, "it is not ready, and says why", func(context.Context) bool {
 		status, text := body(t, "http://"+health+"/readyz")
@@ -389,8 +389,8 @@ func TestAConversionOfAnotherInstallationIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	a := newAlarms(t)
 	a.install()
-	first := start(t, manager.Options{Namespace: newNamespace(t)}, a.converter())
-	second := newManager(t, manager.Options{Namespace: newNamespace(t)}, a.converter())
+	first := start(t, manager.Options{Namespaces: []string{newNamespace(t)}}, a.converter())
+	second := newManager(t, manager.Options{Namespaces: []string{newNamespace(t)}}, a.converter())
 	if err := second.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "another installation's") || !strings.Contains(err.Error(), a.crd()) {
 		t.Errorf("the second ends with %v", err)
 	}
@@ -407,7 +407,7 @@ func TestAConversionOfAnotherInstallationIsLeftAlone(t *testing.T) {
 	if first.logs.FilterMessageSnippet("spec.conversion stays in the CustomResourceDefinition").Len() != 1 {
 		t.Error("the log does not say that the stanza stays")
 	}
-	third := start(t, manager.Options{Namespace: newNamespace(t)}, a.converter())
+	third := start(t, manager.Options{Namespaces: []string{newNamespace(t)}}, a.converter())
 	a.isConverted()
 	if third.logs.FilterMessage("webhooks registered").Len() == 0 {
 		t.Error("the log does not say that the stanza is registered")
@@ -418,7 +418,7 @@ func TestARegistrarWritesTheStanzaForServersThatMayNot(t *testing.T) {
 	t.Parallel()
 	a, namespace := newAlarms(t), newNamespace(t)
 	no, port := false, freeport.For(t)
-	options := manager.Options{Namespace: namespace, Port: port, Certificates: manager.CertificateOptions{LeafSecretName: "leaf"}}
+	options := manager.Options{Namespaces: []string{namespace}, Port: port, Certificates: manager.CertificateOptions{LeafSecretName: "leaf"}}
 	registrar := newManager(t, options, a.converter())
 	if err := registrar.RegisterExtensions(t.Context()); err == nil || !strings.Contains(err.Error(), "CustomResourceDefinition "+a.crd()+" does not exist") {
 		t.Errorf("registering for a definition that does not exist: %v", err)
@@ -441,7 +441,7 @@ func TestARegistrarWritesTheStanzaForServersThatMayNot(t *testing.T) {
 func TestACheckOfAProgramThatOnlyConvertsComparesItsStanzas(t *testing.T) {
 	t.Parallel()
 	a, namespace := newAlarms(t), newNamespace(t)
-	options := manager.Options{Namespace: namespace, Port: freeport.For(t)}
+	options := manager.Options{Namespaces: []string{namespace}, Port: freeport.For(t)}
 	check := func(limit time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
@@ -480,7 +480,7 @@ func TestACheckOfAProgramThatOnlyConvertsComparesItsStanzas(t *testing.T) {
 
 func TestTwoConvertersOfOneKindAreRefused(t *testing.T) {
 	t.Parallel()
-	mgr := newManager(t, manager.Options{Namespace: "apps"}, newAlarms(t).converter())
+	mgr := newManager(t, manager.Options{Namespaces: []string{"apps"}}, newAlarms(t).converter())
 	a := &alarms{group: "x.example.com"}
 	if err := mgr.AddExtension(a.converter()); err != nil {
 		t.Fatal(err)
@@ -495,7 +495,7 @@ func TestAConversionThatAnotherInstallationTakesStopsNoPaths(t *testing.T) {
 	t.Parallel()
 	namespace, a := newNamespace(t), newAlarms(t)
 	a.install()
-	start(t, manager.Options{Namespace: namespace, Certificates: quickPaths}, mark("a", extension.Scope{}), a.converter())
+	start(t, manager.Options{Namespaces: []string{namespace}, Certificates: quickPaths}, mark("a", extension.Scope{}), a.converter())
 	a.isConverted()
 	first := registeredPath(t, namespace)
 	a.patch(`{"metadata":{"annotations":{"admitkit.dev/converter":"another"}},"spec":{"conversion":{"webhook":{"clientConfig":{"url":"https://elsewhere.example.com/convert"}}}}}`)

@@ -25,7 +25,7 @@ func (idleWatcher) Handle(context.Context, extension.Manager, watch.Event) {}
 
 func TestTheShortFormsOfEiriniXAddAndListExtensions(t *testing.T) {
 	t.Parallel()
-	r := newManager(t, manager.Options{Namespace: newNamespace(t)})
+	r := newManager(t, manager.Options{Namespaces: []string{newNamespace(t)}})
 	r.AddWatcher(idleWatcher{})
 	r.AddReconciler(stubborn{})
 	if err := r.AddExtension(scopedExtension{}); err != nil {
@@ -50,7 +50,7 @@ func TestAConfigurationThatEiriniXHasLeftIsReportedAtTheStart(t *testing.T) {
 	t.Cleanup(func() {
 		_ = configurations.Delete(context.WithoutCancel(t.Context()), old.Name, metav1.DeleteOptions{})
 	})
-	r := start(t, manager.Options{Namespace: namespace, OperatorFingerprint: "eirini-x"}, mark("a", extension.Scope{}))
+	r := start(t, manager.Options{Namespaces: []string{namespace}, OperatorFingerprint: "eirini-x"}, mark("a", extension.Scope{}))
 	if r.logs.FilterMessageSnippet("EiriniX has left a webhook configuration").Len() != 1 {
 		t.Error("nobody is warned")
 	}
@@ -68,7 +68,7 @@ func (scopedExtension) Scope() extension.Scope {
 func TestAnExtensionOfEiriniXIsAskedOnUpdatesOnlyIfItsScopeSaysSo(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	start(t, manager.Options{Namespace: namespace}, markExtension{"a"}, scopedExtension{markExtension{"b"}})
+	start(t, manager.Options{Namespaces: []string{namespace}}, markExtension{"a"}, scopedExtension{markExtension{"b"}})
 	eventuallyCalled(t, namespace, "marked")
 	pod := createPod(t, namespace, newPod("pod"))
 	pod.Labels = map[string]string{"changed": "true"}
@@ -81,7 +81,7 @@ func TestAnExtensionOfEiriniXIsAskedOnUpdatesOnlyIfItsScopeSaysSo(t *testing.T) 
 func TestUnderIgnoreTheErrorsOfAnExtensionDenyBelow500AndAdmitFrom500On(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	start(t, manager.Options{Namespace: namespace, FailurePolicy: new(admissionregistrationv1.Ignore)}, markExtension{"a"},
+	start(t, manager.Options{Namespaces: []string{namespace}, FailurePolicy: new(admissionregistrationv1.Ignore)}, markExtension{"a"},
 		extensionFunc(func(pod *corev1.Pod, _ admission.Request) admission.Response {
 			switch pod.Name {
 			case "bad":
@@ -103,7 +103,7 @@ func TestUnderIgnoreTheErrorsOfAnExtensionDenyBelow500AndAdmitFrom500On(t *testi
 func TestAPatchThatAnExtensionMakesItselfKeepsTheChangesOfTheOnesBefore(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	start(t, manager.Options{Namespace: namespace}, markExtension{"a"},
+	start(t, manager.Options{Namespaces: []string{namespace}}, markExtension{"a"},
 		extensionFunc(func(pod *corev1.Pod, req admission.Request) admission.Response {
 			pod.Annotations["marked"] += "b"
 			after, err := json.Marshal(pod)
@@ -121,7 +121,7 @@ func TestAPatchThatAnExtensionMakesItselfKeepsTheChangesOfTheOnesBefore(t *testi
 func TestTheDefaultsOfARegistrationAreThoseOfTheMigrationPage(t *testing.T) {
 	t.Parallel()
 	apps, home := newNamespace(t), newNamespace(t)
-	r := newManager(t, manager.Options{Namespace: apps, WebhookNamespace: home, ServiceName: "my-ext", Port: freeport.For(t)}, markExtension{"a"})
+	r := newManager(t, manager.Options{Namespaces: []string{apps}, WebhookNamespace: home, ServiceName: "my-ext", Port: freeport.For(t)}, markExtension{"a"})
 	if err := r.RegisterExtensions(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestTheDefaultsOfARegistrationAreThoseOfTheMigrationPage(t *testing.T) {
 func TestBehindAServiceTheWatchedNamespaceIsNotTheManagersOwnUnlessAllowed(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	options := manager.Options{Namespace: namespace, ServiceName: "my-ext"}
+	options := manager.Options{Namespaces: []string{namespace}, ServiceName: "my-ext"}
 	err := newManager(t, options, markExtension{"a"}).RegisterExtensions(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "choose another WebhookNamespace, or name") || !strings.Contains(err.Error(), "Registration.AllowOwnPods") {
 		t.Errorf("got %v", err)
@@ -158,7 +158,7 @@ func TestBehindAServiceTheWatchedNamespaceIsNotTheManagersOwnUnlessAllowed(t *te
 
 func TestWatchBesideStartIsAnErrorSinceStartWatches(t *testing.T) {
 	t.Parallel()
-	r := start(t, manager.Options{Namespace: newNamespace(t)}, idleWatcher{})
+	r := start(t, manager.Options{Namespaces: []string{newNamespace(t)}}, idleWatcher{})
 	if err := r.Watch(t.Context()); err == nil || !strings.Contains(err.Error(), "runs only once") {
 		t.Errorf("got %v", err)
 	}
@@ -171,7 +171,7 @@ func (oldWatcher) Handle(extension.Manager, watch.Event) {}
 
 func TestAWatcherWithoutAContextIsRefusedWithTheSignatureThatIsWanted(t *testing.T) {
 	t.Parallel()
-	r := newManager(t, manager.Options{Namespace: newNamespace(t)})
+	r := newManager(t, manager.Options{Namespaces: []string{newNamespace(t)}})
 	if err := r.AddExtension(oldWatcher{}); err == nil || !strings.Contains(err.Error(), "a Watcher has Handle(context.Context, extension.Manager, watch.Event)") {
 		t.Errorf("got %v", err)
 	}

@@ -16,9 +16,9 @@ import (
 // A program that registers and serves until it is interrupted.
 func Example() {
 	mgr, err := manager.New(manager.Options{
-		Namespace:        "apps",      // whose Pods
-		WebhookNamespace: "my-system", // where we are
-		ServiceName:      "my-ext",    // and how the API server reaches us
+		Namespaces:       []string{"apps"}, // whose Pods
+		WebhookNamespace: "my-system",      // where we are
+		ServiceName:      "my-ext",         // and how the API server reaches us
 	})
 	if err != nil {
 		panic(err)
@@ -37,7 +37,7 @@ func Example() {
 
 // New reports invalid options, by the path of the field.
 func ExampleNew() {
-	_, err := manager.New(manager.Options{RESTConfig: &rest.Config{Host: "https://192.0.2.1"}, Namespace: "apps", OperatorFingerprint: "two words"})
+	_, err := manager.New(manager.Options{RESTConfig: &rest.Config{Host: "https://192.0.2.1"}, Namespaces: []string{"apps"}, OperatorFingerprint: "two words"})
 	fmt.Println(strings.HasPrefix(err.Error(), "manager options: OperatorFingerprint: "))
 	// Output: true
 }

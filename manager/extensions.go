@@ -60,18 +60,23 @@ func (m *Manager) GetManagerOptions() Options {
 // serves it, that refuses every Pod. A process that may not read it does not try.
 func (m *Manager) warnOfEiriniX(ctx context.Context) {
 	name := m.options.OperatorFingerprint + "-mutating-hook"
-	may, err := m.clients.Authorization.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
-		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations", Name: name, Verb: "get",
-		}},
-	}, metav1.CreateOptions{})
-	if err != nil || !may.Status.Allowed {
+	if !m.mayGet(ctx, "admissionregistration.k8s.io", "mutatingwebhookconfigurations", name) {
 		return
 	}
 	if _, err := m.clients.Admissionregistration.MutatingWebhookConfigurations().Get(ctx, name, metav1.GetOptions{}); err == nil {
 		m.options.Logger.Warnw("EiriniX has left a webhook configuration, which refuses Pods that nobody answers: delete it once nothing serves it",
 			"MutatingWebhookConfiguration", name)
 	}
+}
+
+// mayGet reports whether this process may get an object without a namespace.
+func (m *Manager) mayGet(ctx context.Context, group, resource, name string) bool {
+	may, err := m.clients.Authorization.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Group: group, Resource: resource, Name: name, Verb: "get",
+		}},
+	}, metav1.CreateOptions{})
+	return err == nil && may.Status.Allowed
 }
 
 // AddExtension adds an extension: an [extension.Extension], [extension.Watcher],

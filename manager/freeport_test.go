@@ -13,7 +13,7 @@ import (
 
 // onFreePort are the options of a manager that takes one.
 func onFreePort(namespace string) manager.Options {
-	return manager.Options{Namespace: namespace, Port: manager.FreePort, Registration: manager.RegistrationOptions{UnregisterOnStop: true}}
+	return manager.Options{Namespaces: []string{namespace}, Port: manager.FreePort, Registration: manager.RegistrationOptions{UnregisterOnStop: true}}
 }
 
 func TestManagersTakeFreePortsAndRegisterThem(t *testing.T) {

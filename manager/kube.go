@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/zapr"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	clientgocache "k8s.io/client-go/tools/cache"
@@ -23,6 +24,7 @@ import (
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	"github.com/admitkit/admitkit/internal/cachesync"
 	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/manager/internal/apiserver"
 	"github.com/admitkit/admitkit/manager/internal/health"
@@ -37,7 +39,7 @@ func (m *Manager) reach(ctx context.Context) error {
 var setLogger sync.Once
 
 // newKubeManager makes the controller-runtime manager that runs reconcilers and
-// watchers. Its cache is limited to Options.Namespace and trimmed, so that memory
+// watchers. Its cache is limited to Options.Namespaces and trimmed, so that memory
 // grows only with the objects that the extensions read.
 func (m *Manager) newKubeManager(health *health.Health) (ctrlmanager.Manager, error) {
 	if err := addProcessMetrics(); err != nil {
@@ -82,7 +84,7 @@ func (m *Manager) kubeOptions() (ctrlmanager.Options, error) {
 		HealthProbeBindAddress: "0",
 		Controller:             config.Controller{SkipNameValidation: &skipNameValidation},
 		NewCache: func(config *rest.Config, options cache.Options) (cache.Cache, error) {
-			objects, err := cache.New(config, options)
+			objects, err := m.caches.NewCache(config, options, cachesync.Timeout)
 			return guard.Cache(objects), err
 		},
 		NewClient: func(config *rest.Config, options client.Options) (client.Client, error) {
@@ -90,8 +92,11 @@ func (m *Manager) kubeOptions() (ctrlmanager.Options, error) {
 			return guard.Client(kube, options.Cache.Reader), err
 		},
 	}
-	if m.options.Namespace != "" {
-		options.Cache.DefaultNamespaces = map[string]cache.Config{m.options.Namespace: {}}
+	for _, namespace := range m.options.Namespaces {
+		if options.Cache.DefaultNamespaces == nil {
+			options.Cache.DefaultNamespaces = map[string]cache.Config{}
+		}
+		options.Cache.DefaultNamespaces[namespace] = cache.Config{}
 	}
 	return options, nil
 }
@@ -192,31 +197,51 @@ func (m *Manager) startReads(ctx context.Context, kube ctrlmanager.Manager, proc
 // checkRead makes sure that the API server has a kind, and lets this process list and watch
 // it.
 func (m *Manager) checkRead(ctx context.Context, mapper meta.RESTMapper, read host.Read) error {
-	ctx, cancel := context.WithTimeout(ctx, apiserver.Timeout)
-	defer cancel()
 	mapping, err := mapper.RESTMapping(read.Kind.GroupKind(), read.Kind.Version)
-	if meta.IsNoMatchError(err) {
-		return fmt.Errorf("the API server does not have this kind in %s: install its CustomResourceDefinition first", read.Kind.GroupVersion())
-	}
 	if err != nil {
-		return err
+		return cachesync.Explain(read.Kind, err)
 	}
 	all, err := metadata.NewForConfigAndClient(m.options.RESTConfig, m.httpClient)
 	if err != nil {
 		return err
 	}
-	resource := metadata.ResourceInterface(all.Resource(mapping.Resource))
-	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
-		resource = all.Resource(mapping.Resource).Namespace(m.options.Namespace)
+	if mapping.Scope.Name() != meta.RESTScopeNameNamespace {
+		return cachesync.Explain(read.Kind, listAndWatch(ctx, all.Resource(mapping.Resource)))
 	}
-	const remedy = "grant get, list and watch, as the command manifests does"
+	return m.inSome(read.Kind, m.namespaces(), func(namespace string) error {
+		return listAndWatch(ctx, all.Resource(mapping.Resource).Namespace(namespace))
+	})
+}
+
+// inSome calls a function that reads a kind for each namespace. It is an error if it fails in
+// all. If it fails in some, that is logged alone: a namespace that is gone, or where somebody
+// has deleted the manager's Role, must not hold up the others.
+func (m *Manager) inSome(kind schema.GroupVersionKind, namespaces []string, read func(namespace string) error) error {
+	failed := map[string]error{}
+	for _, namespace := range namespaces {
+		if err := read(namespace); err != nil {
+			failed[namespace] = cachesync.Explain(kind, err)
+		}
+	}
+	if len(failed) == len(namespaces) {
+		return failed[namespaces[0]]
+	}
+	for namespace, err := range failed {
+		m.options.Logger.Errorw("a watched namespace cannot be read; going on without it until it can", "namespace", namespace, "kind", kind.Kind, "error", err)
+	}
+	return nil
+}
+
+func listAndWatch(ctx context.Context, resource metadata.ResourceInterface) error {
+	ctx, cancel := context.WithTimeout(ctx, apiserver.Timeout)
+	defer cancel()
 	list, err := resource.List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
-		return fmt.Errorf("%w: %s", err, remedy)
+		return err
 	}
 	watch, err := resource.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
 	if err != nil {
-		return fmt.Errorf("%w: %s", err, remedy)
+		return err
 	}
 	watch.Stop()
 	for range watch.ResultChan() { // until it is closed: whoever fills it waits

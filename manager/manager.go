@@ -3,7 +3,7 @@
 // start to a drained stop.
 //
 //	mgr, err := manager.New(manager.Options{
-//		Namespace:        "apps",      // whose Pods
+//		Namespaces:        []string{"apps"},      // whose Pods
 //		WebhookNamespace: "my-system", // where we are
 //		ServiceName:      "my-ext",    // and how the API server reaches us
 //	})
@@ -48,6 +48,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/go-logr/zapr"
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -58,6 +59,7 @@ import (
 
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/cachesync"
 	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/internal/registration"
 	"github.com/admitkit/admitkit/internal/webhookpath"
@@ -82,8 +84,8 @@ type Manager struct {
 	superseded atomic.Pointer[error]
 	repairs    registration.RepairsTold
 	clock      *apiserver.Clock
-	// podsSynced holds a *func() bool for each running watch of Pods.
-	podsSynced sync.Map
+	// caches knows of the manager's cache, and of what watchers see, what is missing.
+	caches *cachesync.Status
 
 	mu      sync.Mutex
 	started bool
@@ -115,6 +117,7 @@ func New(options Options) (*Manager, error) {
 	return &Manager{
 		options: options, httpClient: httpClient, clients: clients,
 		ready: make(chan struct{}), ctx: options.Context, clock: server,
+		caches: cachesync.New(options.Scheme, zapr.NewLogger(options.Logger.Desugar())),
 	}, nil
 }
 
@@ -147,8 +150,8 @@ func (m *Manager) GetKubeClient() (corev1client.CoreV1Interface, error) {
 // GetLogger returns the manager's logger.
 func (m *Manager) GetLogger() *zap.SugaredLogger { return m.options.Logger }
 
-// GetNamespace returns the watched namespace, or "" for all.
-func (m *Manager) GetNamespace() string { return m.options.Namespace }
+// GetNamespaces returns the watched namespaces, none for all.
+func (m *Manager) GetNamespaces() []string { return slices.Clone(m.options.Namespaces) }
 
 // GetWebhookNamespace returns the manager's own namespace.
 func (m *Manager) GetWebhookNamespace() string { return m.options.WebhookNamespace }

@@ -103,13 +103,7 @@ func (o *InstallOptions) complete(scheme *runtime.Scheme) error {
 	if o.Resources == nil {
 		o.Resources = DefaultResources()
 	}
-	errs := []error{notNegative("Replicas", int(o.Replicas)), checkResources(o.Resources)}
-	for _, name := range o.ImagePullSecrets {
-		if name == "" {
-			errs = append(errs, errors.New("ImagePullSecrets: an empty name"))
-		}
-		errs = append(errs, check("ImagePullSecrets", name, validation.IsDNS1123Subdomain))
-	}
+	errs := []error{notNegative("Replicas", int(o.Replicas)), checkResources(o.Resources), checkEach("ImagePullSecrets", o.ImagePullSecrets, validation.IsDNS1123Subdomain)}
 	if policy := o.NetworkPolicy; policy != nil {
 		errs = append(errs, checkPeers("NetworkPolicy.APIServers", policy.APIServers), checkPeers("NetworkPolicy.MetricsFrom", policy.MetricsFrom))
 	}
@@ -212,7 +206,7 @@ func (m *Manager) manifestsOf(install *InstallOptions, serves bool) *manifests.C
 		Objects: install.Objects, CRDs: install.CRDs, Resources: install.Resources, ImagePullSecrets: install.ImagePullSecrets,
 		MetricsService: install.MetricsService, NetworkPolicy: (*manifests.NetworkPolicy)(install.NetworkPolicy),
 
-		Namespace: o.Namespace, WebhookNamespace: o.WebhookNamespace, ServiceName: o.ServiceName,
+		Namespaces: o.Namespaces, WebhookNamespace: o.WebhookNamespace, ServiceName: o.ServiceName,
 		SetupCertificateName: o.SetupCertificateName, LeafSecretName: o.Certificates.LeafSecretName, PathsSecretName: o.pathsSecret(),
 		HealthAddress: o.Serving.HealthAddress, MetricsAddress: o.Serving.MetricsAddress, MetricsSecure: o.Serving.MetricsSecure,
 		Port: o.Port, ServicePort: o.Serving.ServicePort, DrainPeriod: *o.Serving.DrainPeriod,

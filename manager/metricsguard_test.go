@@ -80,7 +80,7 @@ func TestSecureMetricsAreForThoseWhomRBACLetsGetThem(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	address := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
-	start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{MetricsAddress: address, MetricsSecure: true}}, mark("a", extension.Scope{}))
+	start(t, manager.Options{Namespaces: []string{namespace}, Serving: manager.ServingOptions{MetricsAddress: address, MetricsSecure: true}}, mark("a", extension.Scope{}))
 	bundles, err := registration.Bundles(t.Context(), clientset.AdmissionregistrationV1().RESTClient(), "admitkit."+namespace)
 	if err != nil || len(bundles) == 0 {
 		t.Fatalf("%v: %d bundles", err, len(bundles))
@@ -111,7 +111,7 @@ func TestSecureMetricsAreNotThereWithoutTLS(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	address := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
-	start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{MetricsAddress: address, MetricsSecure: true}}, mark("a", extension.Scope{}))
+	start(t, manager.Options{Namespaces: []string{namespace}, Serving: manager.ServingOptions{MetricsAddress: address, MetricsSecure: true}}, mark("a", extension.Scope{}))
 	if code, text := fetch(t, "http://"+address+"/metrics", "", nil); code == http.StatusOK || strings.Contains(text, "admitkit_") {
 		t.Errorf("got %d %.300s", code, text)
 	}
@@ -122,7 +122,7 @@ func TestAManagerThatMayNotAskSaysSo(t *testing.T) {
 	namespace := newNamespace(t)
 	address := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	r := start(t, manager.Options{
-		Namespace: namespace, RESTConfig: userWith(t, "cannot-ask-"+namespace), Serving: manager.ServingOptions{MetricsAddress: address, MetricsSecure: true},
+		Namespaces: []string{namespace}, RESTConfig: userWith(t, "cannot-ask-"+namespace), Serving: manager.ServingOptions{MetricsAddress: address, MetricsSecure: true},
 		Registration: manager.RegistrationOptions{Probe: new(bool)},
 	}, mark("a", extension.Scope{}))
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+"/metrics", http.NoBody)

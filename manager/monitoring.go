@@ -64,19 +64,15 @@ func (m *Manager) cachesSynced(kube ctrlmanager.Manager) healthz.Checker {
 		if len(m.parts.Converters) > 0 && m.certificates() != nil {
 			return nil
 		}
+		if err := m.caches.Check(); err != nil {
+			return err
+		}
 		ctx, cancel := context.WithTimeout(req.Context(), checkTimeout)
 		defer cancel()
 		if !kube.GetCache().WaitForCacheSync(ctx) {
-			return errors.New("the caches are not synced")
+			return errors.New("the caches have not started")
 		}
-		var err error
-		m.podsSynced.Range(func(synced, _ any) bool {
-			if !(*synced.(*func() bool))() {
-				err = errors.New("the watchers' cache is not synced")
-			}
-			return err == nil
-		})
-		return err
+		return m.caches.Check()
 	}
 }
 

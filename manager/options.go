@@ -29,23 +29,24 @@ const (
 // FreePort is the Port of a manager that takes any port that is free.
 const FreePort = -1
 
-// Options configure a Manager. Namespace or WebhookNamespace is required. If an
+// Options configure a Manager. Namespaces or WebhookNamespace is required. If an
 // extension answers admissions, so is one of ServiceName, Serving.AdvertiseHost and
 // Host.
 //
-// The fields here are those of EiriniX's ManagerOptions, with PodSelector in place
-// of its Cloud Foundry filter, and the connection. All others are in groups.
+// The fields here are those of EiriniX's ManagerOptions, with Namespaces in place of its
+// Namespace, PodSelector in place of its Cloud Foundry filter, and the connection. All
+// others are in groups.
 type Options struct {
-	// Namespace is the watched namespace: the one whose objects the extensions and
-	// watchers receive. Default: every namespace.
-	Namespace string
+	// Namespaces are the watched namespaces: those whose objects the extensions, watchers
+	// and reconcilers receive. Default: every namespace.
+	Namespaces []string
 
 	// PodSelector restricts the Pods further, for watchers and for every scope on
 	// Pods without an ObjectSelector of its own. Default: all.
 	PodSelector *metav1.LabelSelector
 
 	// WebhookNamespace is the manager's own namespace: the one of its Service, its
-	// Secret and its Lease. Default: Namespace.
+	// Secret and its Lease. Default: the watched namespace, if there is exactly one.
 	WebhookNamespace string
 
 	// ServiceName is the Service through which the API server calls the webhooks.

@@ -25,7 +25,7 @@ import (
 
 // serving returns options that are right but for those of the servers.
 func serving(options manager.ServingOptions) manager.Options {
-	return manager.Options{Namespace: "apps", OperatorFingerprint: "x", Serving: options}
+	return manager.Options{Namespaces: []string{"apps"}, OperatorFingerprint: "x", Serving: options}
 }
 
 func TestAnOptionThatIsMissingOrContradictoryIsNamed(t *testing.T) {
@@ -42,37 +42,37 @@ func TestAnOptionThatIsMissingOrContradictoryIsNamed(t *testing.T) {
 		want    []string
 	}{
 		"no namespace at all":                   {manager.Options{}, []string{"WebhookNamespace: required"}},
-		"no name":                               {manager.Options{Namespace: "apps", Host: "127.0.0.1"}, []string{"OperatorFingerprint: required without a ServiceName"}},
-		"a user with a blank":                   {manager.Options{Namespace: "apps", Watching: manager.WatchingOptions{ReconcilerUser: "jane "}}, []string{`Watching.ReconcilerUser: "jane "`}},
-		"a namespace that cannot be one":        {manager.Options{Namespace: "My_Apps"}, []string{`Namespace: "My_Apps"`}},
-		"two options wrong at once":             {manager.Options{Namespace: "apps", Port: 70000, FailurePolicy: &always}, []string{"Port: 70000", `FailurePolicy: "Always": must be Fail or Ignore`}},
-		"a free port behind a Service":          {manager.Options{Namespace: "apps", Port: manager.FreePort, ServiceName: "my-ext", Registration: manager.RegistrationOptions{UnregisterOnStop: true}}, []string{"Port: a free one needs Registration.UnregisterOnStop, and no ServiceName"}},
-		"a free port that stays registered":     {manager.Options{Namespace: "apps", Port: manager.FreePort}, []string{"Port: a free one needs"}},
-		"a leaf that outlives its CA":           {manager.Options{Namespace: "apps", Certificates: manager.CertificateOptions{CALifetime: time.Hour, LeafLifetime: time.Hour}}, []string{"Certificates.LeafLifetime: 1h0m0s: must be at most a third"}},
-		"a slow propagation":                    {manager.Options{Namespace: "apps", Certificates: manager.CertificateOptions{CALifetime: time.Hour, LeafLifetime: time.Minute, PropagationDelay: time.Hour}}, []string{"Certificates.PropagationDelay: 1h0m0s"}},
-		"one Secret for leaf and CA":            {manager.Options{Namespace: "apps", Certificates: manager.CertificateOptions{LeafSecretName: "x"}, SetupCertificateName: "x"}, []string{"Certificates.LeafSecretName: must differ"}},
-		"a bundle from nowhere":                 {manager.Options{Namespace: "apps", Registration: manager.RegistrationOptions{ForeignCABundle: true}}, []string{"Registration.ForeignCABundle: needs"}},
-		"a probe that is never sent":            {manager.Options{Namespace: "apps", Registration: manager.RegistrationOptions{IgnoreUntilProbed: true, Probe: new(bool)}}, []string{"Registration.IgnoreUntilProbed: needs Registration.Probe"}},
-		"an owner without a UID":                {manager.Options{Namespace: "apps", Registration: manager.RegistrationOptions{Owner: &metav1.OwnerReference{Name: "x"}}}, []string{"Registration.Owner: needs"}},
-		"two connections":                       {manager.Options{Namespace: "apps", KubeConfig: broken, RESTConfig: connection}, []string{"KubeConfig and RESTConfig"}},
-		"an unknown kubeconfig":                 {manager.Options{Namespace: "apps", KubeConfig: "/does/not/exist"}, []string{"KubeConfig:", "/does/not/exist"}},
-		"a kubeconfig that cannot be read":      {manager.Options{Namespace: "apps", KubeConfig: broken}, []string{"KubeConfig:", broken}},
-		"two sources of certificates":           {manager.Options{Namespace: "apps", Certificates: manager.CertificateOptions{Dir: "/certs"}, SetupCertificate: &yes}, []string{"SetupCertificate and Certificates.Dir"}},
-		"a drain that ends before it began":     {manager.Options{Namespace: "apps", Serving: manager.ServingOptions{DrainPeriod: &negative}}, []string{"Serving.DrainPeriod: -1s"}},
-		"an old TLS":                            {manager.Options{Namespace: "apps", Serving: manager.ServingOptions{TLSMinVersion: "1.1"}}, []string{`Serving.TLSMinVersion: "1.1": must be 1.2 or 1.3`}},
+		"no name":                               {manager.Options{Namespaces: []string{"apps"}, Host: "127.0.0.1"}, []string{"OperatorFingerprint: required without a ServiceName"}},
+		"a user with a blank":                   {manager.Options{Namespaces: []string{"apps"}, Watching: manager.WatchingOptions{ReconcilerUser: "jane "}}, []string{`Watching.ReconcilerUser: "jane "`}},
+		"a namespace that cannot be one":        {manager.Options{Namespaces: []string{"My_Apps"}}, []string{`Namespace: "My_Apps"`}},
+		"two options wrong at once":             {manager.Options{Namespaces: []string{"apps"}, Port: 70000, FailurePolicy: &always}, []string{"Port: 70000", `FailurePolicy: "Always": must be Fail or Ignore`}},
+		"a free port behind a Service":          {manager.Options{Namespaces: []string{"apps"}, Port: manager.FreePort, ServiceName: "my-ext", Registration: manager.RegistrationOptions{UnregisterOnStop: true}}, []string{"Port: a free one needs Registration.UnregisterOnStop, and no ServiceName"}},
+		"a free port that stays registered":     {manager.Options{Namespaces: []string{"apps"}, Port: manager.FreePort}, []string{"Port: a free one needs"}},
+		"a leaf that outlives its CA":           {manager.Options{Namespaces: []string{"apps"}, Certificates: manager.CertificateOptions{CALifetime: time.Hour, LeafLifetime: time.Hour}}, []string{"Certificates.LeafLifetime: 1h0m0s: must be at most a third"}},
+		"a slow propagation":                    {manager.Options{Namespaces: []string{"apps"}, Certificates: manager.CertificateOptions{CALifetime: time.Hour, LeafLifetime: time.Minute, PropagationDelay: time.Hour}}, []string{"Certificates.PropagationDelay: 1h0m0s"}},
+		"one Secret for leaf and CA":            {manager.Options{Namespaces: []string{"apps"}, Certificates: manager.CertificateOptions{LeafSecretName: "x"}, SetupCertificateName: "x"}, []string{"Certificates.LeafSecretName: must differ"}},
+		"a bundle from nowhere":                 {manager.Options{Namespaces: []string{"apps"}, Registration: manager.RegistrationOptions{ForeignCABundle: true}}, []string{"Registration.ForeignCABundle: needs"}},
+		"a probe that is never sent":            {manager.Options{Namespaces: []string{"apps"}, Registration: manager.RegistrationOptions{IgnoreUntilProbed: true, Probe: new(bool)}}, []string{"Registration.IgnoreUntilProbed: needs Registration.Probe"}},
+		"an owner without a UID":                {manager.Options{Namespaces: []string{"apps"}, Registration: manager.RegistrationOptions{Owner: &metav1.OwnerReference{Name: "x"}}}, []string{"Registration.Owner: needs"}},
+		"two connections":                       {manager.Options{Namespaces: []string{"apps"}, KubeConfig: broken, RESTConfig: connection}, []string{"KubeConfig and RESTConfig"}},
+		"an unknown kubeconfig":                 {manager.Options{Namespaces: []string{"apps"}, KubeConfig: "/does/not/exist"}, []string{"KubeConfig:", "/does/not/exist"}},
+		"a kubeconfig that cannot be read":      {manager.Options{Namespaces: []string{"apps"}, KubeConfig: broken}, []string{"KubeConfig:", broken}},
+		"two sources of certificates":           {manager.Options{Namespaces: []string{"apps"}, Certificates: manager.CertificateOptions{Dir: "/certs"}, SetupCertificate: &yes}, []string{"SetupCertificate and Certificates.Dir"}},
+		"a drain that ends before it began":     {manager.Options{Namespaces: []string{"apps"}, Serving: manager.ServingOptions{DrainPeriod: &negative}}, []string{"Serving.DrainPeriod: -1s"}},
+		"an old TLS":                            {manager.Options{Namespaces: []string{"apps"}, Serving: manager.ServingOptions{TLSMinVersion: "1.1"}}, []string{`Serving.TLSMinVersion: "1.1": must be 1.2 or 1.3`}},
 		"an insecure cipher suite":              {serving(manager.ServingOptions{TLSCipherSuites: []string{"TLS_RSA_WITH_AES_128_CBC_SHA"}}), []string{`Serving.TLSCipherSuites: "TLS_RSA_WITH_AES_128_CBC_SHA" is insecure; there are TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA, `}},
 		"a cipher suite of nobody":              {serving(manager.ServingOptions{TLSCipherSuites: []string{"NONE"}}), []string{`Serving.TLSCipherSuites: "NONE" is not known`}},
 		"a cipher suite that is always on":      {serving(manager.ServingOptions{TLSCipherSuites: []string{"TLS_AES_128_GCM_SHA256"}}), []string{"is one of TLS 1.3, which are always on"}},
 		"cipher suites of another version":      {serving(manager.ServingOptions{TLSMinVersion: "1.3", TLSCipherSuites: []string{"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"}}), []string{"TLS 1.3 has no choice"}},
 		"cipher suites of another key":          {serving(manager.ServingOptions{TLSCipherSuites: []string{"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"}}), []string{"Serving.TLSCipherSuites: none fits the manager's own certificate"}},
 		"names of clients that nobody asks":     {serving(manager.ServingOptions{ClientNames: []string{"kube-apiserver"}}), []string{"Serving.ClientNames: set without Serving.ClientCAFile"}},
-		"a term that tolerates everything":      {manager.Options{Namespace: "apps", OperatorFingerprint: "x", Registration: manager.RegistrationOptions{TolerateSelectorTerms: []string{"kubernetes.io/metadata.name"}}}, []string{"Registration.TolerateSelectorTerms: ", "name those that they may"}},
-		"a body of less than nothing":           {manager.Options{Namespace: "apps", Serving: manager.ServingOptions{MaxBodyBytes: -1}}, []string{"Serving.MaxBodyBytes: -1"}},
-		"requests of less than none":            {manager.Options{Namespace: "apps", Serving: manager.ServingOptions{MaxInFlight: -1}}, []string{"Serving.MaxInFlight: -1"}},
-		"a resource version that is none":       {manager.Options{Namespace: "apps", WatcherStartRV: "x"}, []string{`WatcherStartRV: "x"`}},
-		"an excluded namespace that is none":    {manager.Options{Namespace: "apps", OperatorFingerprint: "x", Registration: manager.RegistrationOptions{ExcludeNamespaces: []string{"b", "A"}}}, []string{`Registration.ExcludeNamespaces: "A": `}},
-		"an excluded namespace that is watched": {manager.Options{Namespace: "apps", OperatorFingerprint: "x", Registration: manager.RegistrationOptions{ExcludeNamespaces: []string{"apps"}}}, []string{`Registration.ExcludeNamespaces: "apps" is the watched Namespace: remove it from one of them`}},
-		"a selector that is none": {manager.Options{Namespace: "apps", PodSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		"a term that tolerates everything":      {manager.Options{Namespaces: []string{"apps"}, OperatorFingerprint: "x", Registration: manager.RegistrationOptions{TolerateSelectorTerms: []string{"kubernetes.io/metadata.name"}}}, []string{"Registration.TolerateSelectorTerms: ", "name those that they may"}},
+		"a body of less than nothing":           {manager.Options{Namespaces: []string{"apps"}, Serving: manager.ServingOptions{MaxBodyBytes: -1}}, []string{"Serving.MaxBodyBytes: -1"}},
+		"requests of less than none":            {manager.Options{Namespaces: []string{"apps"}, Serving: manager.ServingOptions{MaxInFlight: -1}}, []string{"Serving.MaxInFlight: -1"}},
+		"a resource version that is none":       {manager.Options{Namespaces: []string{"apps"}, WatcherStartRV: "x"}, []string{`WatcherStartRV: "x"`}},
+		"an excluded namespace that is none":    {manager.Options{Namespaces: []string{"apps"}, OperatorFingerprint: "x", Registration: manager.RegistrationOptions{ExcludeNamespaces: []string{"b", "A"}}}, []string{`Registration.ExcludeNamespaces: "A": `}},
+		"an excluded namespace that is watched": {manager.Options{Namespaces: []string{"apps"}, OperatorFingerprint: "x", Registration: manager.RegistrationOptions{ExcludeNamespaces: []string{"apps"}}}, []string{`Registration.ExcludeNamespaces: "apps" is the watched Namespace: remove it from one of them`}},
+		"a selector that is none": {manager.Options{Namespaces: []string{"apps"}, PodSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 			{Key: "a", Operator: "Near"},
 		}}}, []string{"PodSelector:"}},
 	} {
@@ -98,7 +98,7 @@ func TestAnOptionThatIsMissingOrContradictoryIsNamed(t *testing.T) {
 
 func TestWhatIsNoExtensionIsRefused(t *testing.T) {
 	t.Parallel()
-	mgr, err := manager.New(manager.Options{OperatorFingerprint: "test", Namespace: "apps", RESTConfig: &rest.Config{}})
+	mgr, err := manager.New(manager.Options{OperatorFingerprint: "test", Namespaces: []string{"apps"}, RESTConfig: &rest.Config{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestAManagerRunsOnlyWithAllThatWasAdded(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	newManager := func() *manager.Manager {
-		mgr, err := manager.New(manager.Options{Namespace: namespace, ServiceName: "x", RESTConfig: cluster.Config()})
+		mgr, err := manager.New(manager.Options{Namespaces: []string{namespace}, ServiceName: "x", RESTConfig: cluster.Config()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -169,7 +169,7 @@ func TestAScopeThatTheAPIServerWouldRefuseIsNamedBeforeAnythingIsRegistered(t *t
 		"an Extension on what is no Pod": {[]any{connectExtension{}}, "an Extension takes Pods"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newManager(t, manager.Options{Namespace: "apps", RESTConfig: &rest.Config{Host: "https://127.0.0.1:1"}}, test.extensions...)
+			r := newManager(t, manager.Options{Namespaces: []string{"apps"}, RESTConfig: &rest.Config{Host: "https://127.0.0.1:1"}}, test.extensions...)
 			if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want an error that says %q", err, test.want)
 			}
@@ -197,7 +197,7 @@ func TestAnAPIServerThatIsNotThereIsReportedWithinTenSeconds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newManager(t, manager.Options{Namespace: "apps", RESTConfig: &rest.Config{Host: host, Dial: dial}}, mark("a", extension.Scope{}))
+				r := newManager(t, manager.Options{Namespaces: []string{"apps"}, RESTConfig: &rest.Config{Host: host, Dial: dial}}, mark("a", extension.Scope{}))
 				began := time.Now()
 				err := r.Start(t.Context())
 				if err == nil || !strings.Contains(err.Error(), "no API server answers at "+host) {
@@ -221,7 +221,7 @@ func TestAPortInUseIsReportedAndNothingRegistered(t *testing.T) {
 	}
 	defer other.Close()
 	port := int32(other.Addr().(*net.TCPAddr).Port)
-	r := newManager(t, manager.Options{Namespace: namespace, Port: port}, mark("a", extension.Scope{}))
+	r := newManager(t, manager.Options{Namespaces: []string{namespace}, Port: port}, mark("a", extension.Scope{}))
 	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), other.Addr().String()) {
 		t.Errorf("got %v, want the address that is in use", err)
 	}
@@ -238,7 +238,7 @@ func TestARightThatIsMissingIsReportedAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	drain := time.Hour // there is nothing to drain
-	r := newManager(t, manager.Options{Namespace: namespace, RESTConfig: nobody.Config, Serving: manager.ServingOptions{DrainPeriod: &drain}}, mark("a", extension.Scope{}))
+	r := newManager(t, manager.Options{Namespaces: []string{namespace}, RESTConfig: nobody.Config, Serving: manager.ServingOptions{DrainPeriod: &drain}}, mark("a", extension.Scope{}))
 	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "Secret "+namespace+"/"+secretName) || !strings.Contains(err.Error(), "forbidden") {
 		t.Errorf("without a right to the Secret: %v", err)
 	}
@@ -255,12 +255,12 @@ func TestARightThatIsMissingIsReportedAtOnce(t *testing.T) {
 			t.Fatalf("%v: %s", err, output)
 		}
 	}
-	r = newManager(t, manager.Options{Namespace: namespace, RESTConfig: secretsOnly.Config, Serving: manager.ServingOptions{DrainPeriod: &drain}}, mark("a", extension.Scope{}))
+	r = newManager(t, manager.Options{Namespaces: []string{namespace}, RESTConfig: secretsOnly.Config, Serving: manager.ServingOptions{DrainPeriod: &drain}}, mark("a", extension.Scope{}))
 	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "MutatingWebhookConfiguration admitkit."+namespace) || !strings.Contains(err.Error(), "forbidden") {
 		t.Errorf("without a right to register: %v", err)
 	}
-	r = newManager(t, manager.Options{Namespace: namespace, RESTConfig: nobody.Config, Serving: manager.ServingOptions{DrainPeriod: &drain}}, &recorder{})
-	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "watching Pods in namespace") {
+	r = newManager(t, manager.Options{Namespaces: []string{namespace}, RESTConfig: nobody.Config, Serving: manager.ServingOptions{DrainPeriod: &drain}}, &recorder{})
+	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "watching Pod: pods is forbidden") || !strings.Contains(err.Error(), "in the namespace \""+namespace) {
 		t.Errorf("without a right to watch: %v", err)
 	}
 }
@@ -268,7 +268,7 @@ func TestARightThatIsMissingIsReportedAtOnce(t *testing.T) {
 func TestTheManagerIsTheHostThatItsExtensionsSee(t *testing.T) {
 	t.Parallel()
 	log := zap.NewNop().Sugar()
-	mgr, err := manager.New(manager.Options{OperatorFingerprint: "test", Namespace: "apps", RESTConfig: &rest.Config{Host: "https://127.0.0.1:1"}, Logger: log})
+	mgr, err := manager.New(manager.Options{OperatorFingerprint: "test", Namespaces: []string{"apps"}, RESTConfig: &rest.Config{Host: "https://127.0.0.1:1"}, Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -115,8 +115,8 @@ func overdue(t *testing.T, namespace string) {
 func TestWhoDoesNotKnowThePathIsNotAnswered(t *testing.T) {
 	t.Parallel()
 	namespace, foreign := newNamespace(t), newNamespace(t)
-	r := start(t, manager.Options{Namespace: namespace, Certificates: quickPaths}, mark("a", extension.Scope{}))
-	start(t, manager.Options{Namespace: foreign}, mark("a", extension.Scope{}))
+	r := start(t, manager.Options{Namespaces: []string{namespace}, Certificates: quickPaths}, mark("a", extension.Scope{}))
+	start(t, manager.Options{Namespaces: []string{foreign}}, mark("a", extension.Scope{}))
 	f := newForger(t, namespace)
 	first := registeredPath(t, namespace)
 	if status, answered := f.post(t, r.address, first); status != http.StatusOK || !answered {
@@ -173,7 +173,7 @@ func TestWhoDoesNotKnowThePathIsNotAnswered(t *testing.T) {
 func TestWhatAProcessTellsDoesNotShowThePath(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	r := start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{}))
+	r := start(t, manager.Options{Namespaces: []string{namespace}}, mark("a", extension.Scope{}))
 	eventuallyCalled(t, namespace, "marked")
 	element, _, _ := strings.Cut(registeredPath(t, namespace)[1:], "/")
 	config, err := r.GetKubeConnection()
@@ -210,7 +210,7 @@ func TestWhatAProcessTellsDoesNotShowThePath(t *testing.T) {
 func TestPlainPathsNeedTheCertificatesOfClients(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	r := newManager(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{PlainPaths: true}}, mark("a", extension.Scope{}))
+	r := newManager(t, manager.Options{Namespaces: []string{namespace}, Serving: manager.ServingOptions{PlainPaths: true}}, mark("a", extension.Scope{}))
 	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "Serving.PlainPaths: needs Serving.ClientCAFile") {
 		t.Errorf("got %v", err)
 	}

@@ -156,7 +156,7 @@ type writes struct {
 
 // options returns options whose connection notes the writes.
 func (w *writes) options(namespace string) manager.Options {
-	return manager.Options{Namespace: namespace, RESTConfig: watched(func(r *http.Request) {
+	return manager.Options{Namespaces: []string{namespace}, RESTConfig: watched(func(r *http.Request) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		switch validating := strings.Contains(r.URL.Path, "/validatingwebhookconfigurations"); {

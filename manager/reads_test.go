@@ -126,7 +126,7 @@ func TestAnAdmissionReadsWhatItDeclares(t *testing.T) {
 	secrets := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}}
 	l := &library{read: everyForm, reads: []client.Object{&corev1.Namespace{}, ofKind("", "v1", "ConfigMap"), secrets}}
 	config := userWith(t, "reads-every-form", mayRead([]string{"namespaces", "configmaps", "secrets"}, "list", "watch"))
-	start(t, manager.Options{Namespace: home, RESTConfig: config}, extension.Mutating(l, extension.Scope{Name: "library"}))
+	start(t, manager.Options{Namespaces: []string{home}, RESTConfig: config}, extension.Mutating(l, extension.Scope{Name: "library"}))
 	eventuallyCalled(t, home, "read")
 	pod, err := dryRunPod(t.Context(), home)
 	if err != nil || pod.Annotations["read"] != "shop, 0 managers, gold, 1 Secrets" {
@@ -148,7 +148,7 @@ func TestAReadThatCannotWorkEndsTheStart(t *testing.T) {
 		"without the right to watch": {&corev1.Namespace{}, []string{"list"}, `User "reads-1" cannot watch resource "namespaces"`},
 		"of a kind that the API server does not have": {
 			ofKind("example.com", "v1", "Gateway"), nil,
-			`Reads of *manager_test.library: Gateway: the API server does not have this kind in example.com/v1: install its CustomResourceDefinition first`,
+			`Reads of *manager_test.library: Gateway: the API server does not have this kind in example.com/v1: install its CustomResourceDefinition`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -157,7 +157,7 @@ func TestAReadThatCannotWorkEndsTheStart(t *testing.T) {
 			if test.reads.GetObjectKind().GroupVersionKind().Group != "" {
 				user = "reads-gateways"
 			}
-			options := manager.Options{Namespace: newNamespace(t), RESTConfig: userWith(t, user, mayRead([]string{"namespaces"}, append(test.verbs, "get")...))}
+			options := manager.Options{Namespaces: []string{newNamespace(t)}, RESTConfig: userWith(t, user, mayRead([]string{"namespaces"}, append(test.verbs, "get")...))}
 			r := newManager(t, options, extension.Mutating(&library{reads: []client.Object{test.reads}, read: team}, extension.Scope{}))
 			began := time.Now()
 			err := r.Start(t.Context())
@@ -172,7 +172,7 @@ func TestAnAdmissionThatReadsWhatItDoesNotDeclareFailsAtOnce(t *testing.T) {
 	t.Parallel()
 	home := newNamespace(t)
 	l := &library{read: team}
-	start(t, manager.Options{Namespace: home, RESTConfig: userWith(t, "reads-undeclared")}, extension.Mutating(l, extension.Scope{Name: "library"}))
+	start(t, manager.Options{Namespaces: []string{home}, RESTConfig: userWith(t, "reads-undeclared")}, extension.Mutating(l, extension.Scope{Name: "library"}))
 	var err error
 	testkit.Eventually(t, "the API server calls the webhook", func(ctx context.Context) bool {
 		_, err = dryRunPod(ctx, home)
@@ -219,7 +219,7 @@ func TestAManagerIsReadyWhenWhatItsExtensionsReadIsThere(t *testing.T) {
 	config := cluster.Config()
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { hold.next = next; return hold })
 	l := &library{read: team, reads: []client.Object{&corev1.Namespace{}}}
-	r := newManager(t, manager.Options{Namespace: home, RESTConfig: config, OperatorFingerprint: "reads-held"}, extension.Mutating(l, extension.Scope{Name: "library"}))
+	r := newManager(t, manager.Options{Namespaces: []string{home}, RESTConfig: config, OperatorFingerprint: "reads-held"}, extension.Mutating(l, extension.Scope{Name: "library"}))
 	r.run(t)
 	<-hold.asked
 	select {
@@ -266,7 +266,7 @@ func TestAReconcilerReadsAsWithControllerRuntime(t *testing.T) {
 	home := newNamespace(t)
 	createPod(t, home, newPod("web"))
 	l := &lazy{read: make(chan error, 10)}
-	start(t, manager.Options{Namespace: home}, l)
+	start(t, manager.Options{Namespaces: []string{home}}, l)
 	if err := <-l.read; err != nil {
 		t.Error(err)
 	}
@@ -280,7 +280,7 @@ func TestAnExtensionReturnsObjectsThatCanBeRead(t *testing.T) {
 		"a *unstructured.Unstructured has no kind":                                &unstructured.Unstructured{},
 		"no kind is registered for the type manager_test.foreign in scheme":       &foreign{},
 	} {
-		mgr, err := manager.New(manager.Options{Namespace: "apps", OperatorFingerprint: "x", Host: "127.0.0.1", RESTConfig: cluster.Config()})
+		mgr, err := manager.New(manager.Options{Namespaces: []string{"apps"}, OperatorFingerprint: "x", Host: "127.0.0.1", RESTConfig: cluster.Config()})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -67,6 +67,10 @@ func (m *Manager) runBackground(ctx context.Context, everywhere, once background
 	}
 	group.Go(func() error { return kube.Start(ctx) })
 	group.Go(func() error { return background(ctx) })
+	group.Go(func() error {
+		m.watchNamespaces(ctx)
+		return nil
+	})
 	return group.Wait()
 }
 

@@ -35,7 +35,7 @@ func TestAReconcilerThatCannotRegisterEndsTheStartWithItsName(t *testing.T) {
 	for name, election := range map[string]bool{"alone": false, "elected": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newManager(t, manager.Options{Namespace: newNamespace(t), Watching: manager.WatchingOptions{LeaderElection: election}, OperatorFingerprint: name}, stubborn{}, mark("a", extension.Scope{}))
+			r := newManager(t, manager.Options{Namespaces: []string{newNamespace(t)}, Watching: manager.WatchingOptions{LeaderElection: election}, OperatorFingerprint: name}, stubborn{}, mark("a", extension.Scope{}))
 			err := r.Start(t.Context())
 			if err == nil || !strings.Contains(err.Error(), "manager_test.stubborn: the CRD is missing") {
 				t.Errorf("the start ends with %v", err)
@@ -99,7 +99,7 @@ func TestAReconcilerHasClientCacheRecorderAndSchemeAndIsElected(t *testing.T) {
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	options := manager.Options{Namespace: namespace, Watching: manager.WatchingOptions{LeaderElection: true}, Scheme: scheme}
+	options := manager.Options{Namespaces: []string{namespace}, Watching: manager.WatchingOptions{LeaderElection: true}, Scheme: scheme}
 	first, second := &teller{scheme: scheme, told: make(chan string, 100)}, &teller{scheme: scheme, told: make(chan string, 100)}
 	leader := start(t, options, first)
 	pod := createPod(t, namespace, newPod("pod"))
@@ -161,7 +161,7 @@ func TestAWebhookOfControllerRuntimeIsRefusedBecauseNothingServesIt(t *testing.T
 
 func TestAProcessThatReconcilesIsTheUserThatTheServersBelieve(t *testing.T) {
 	t.Parallel()
-	r := newManager(t, manager.Options{Namespace: newNamespace(t), Watching: manager.WatchingOptions{ReconcilerUser: "system:serviceaccount:other:reconciler"}}, stubborn{})
+	r := newManager(t, manager.Options{Namespaces: []string{newNamespace(t)}, Watching: manager.WatchingOptions{ReconcilerUser: "system:serviceaccount:other:reconciler"}}, stubborn{})
 	err := r.Reconcile(t.Context())
 	if err == nil || !strings.Contains(err.Error(), `Watching.ReconcilerUser: this process is the user`) {
 		t.Errorf("it ends with %v", err)
@@ -170,7 +170,7 @@ func TestAProcessThatReconcilesIsTheUserThatTheServersBelieve(t *testing.T) {
 
 func TestAProcessWithoutAReconcilerDoesNotPretendToReconcile(t *testing.T) {
 	t.Parallel()
-	r := newManager(t, manager.Options{Namespace: newNamespace(t)}, mark("a", extension.Scope{}))
+	r := newManager(t, manager.Options{Namespaces: []string{newNamespace(t)}}, mark("a", extension.Scope{}))
 	if err := r.Reconcile(t.Context()); err == nil || !strings.Contains(err.Error(), "there is nothing to reconcile") {
 		t.Errorf("it ends with %v", err)
 	}
@@ -178,6 +178,6 @@ func TestAProcessWithoutAReconcilerDoesNotPretendToReconcile(t *testing.T) {
 
 func TestAServerWhoseReconcilersRunElsewhereRunsNone(t *testing.T) {
 	t.Parallel()
-	options := manager.Options{Namespace: newNamespace(t), Watching: manager.WatchingOptions{ReconcilerUser: "jane"}}
+	options := manager.Options{Namespaces: []string{newNamespace(t)}, Watching: manager.WatchingOptions{ReconcilerUser: "jane"}}
 	start(t, options, stubborn{}, mark("a", extension.Scope{})) // the stubborn one would end the start
 }

@@ -30,6 +30,7 @@ func (m *Manager) RegisterExtensions(ctx context.Context) error {
 	}
 	// What it finds is logged; it is no reason not to have registered.
 	_, _ = m.tellUnserved(ctx, u.registration.Webhooks, map[apiserver.Unserved]bool{})
+	m.tellMissing(ctx, map[string]bool{})
 	return nil
 }
 

@@ -73,7 +73,7 @@ func replicaMain() {
 	connection.Wrap(func(next http.RoundTripper) http.RoundTripper { return lateWatches{next} })
 	drain := drainPeriod
 	mgr, err := manager.New(manager.Options{
-		OperatorFingerprint: "admitkit", RESTConfig: connection, Namespace: config.Apps, WebhookNamespace: config.Home,
+		OperatorFingerprint: "admitkit", RESTConfig: connection, Namespaces: []string{config.Apps}, WebhookNamespace: config.Home,
 		ServiceName: rotationService, Serving: manager.ServingOptions{ServicePort: config.ServicePort, HealthAddress: config.Health, DrainPeriod: &drain}, Host: "127.0.0.1", Port: config.Port,
 		Certificates: manager.CertificateOptions{CALifetime: time.Hour, LeafLifetime: replicaLeaf, PropagationDelay: propagation, OnChange: func(c certs.Change) {
 			fmt.Printf("STEP %s\n", c.Step)
@@ -329,7 +329,7 @@ func newRotation(t *testing.T) *rotation {
 			text := r.log.text.String()
 			t.Log(text[max(0, len(text)-20000):])
 		}
-		unregister := newManager(t, manager.Options{Namespace: r.apps, WebhookNamespace: r.home, ServiceName: rotationService})
+		unregister := newManager(t, manager.Options{Namespaces: []string{r.apps}, WebhookNamespace: r.home, ServiceName: rotationService})
 		if err := unregister.UnregisterExtensions(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}

@@ -43,7 +43,7 @@ func uninstaller(t *testing.T, namespace string, extensions ...any) (*running, *
 	}
 	seen := &forbidden{}
 	return newManager(t, manager.Options{
-		OperatorFingerprint: namespace, Namespace: namespace, Watching: manager.WatchingOptions{LeaderElection: true}, RESTConfig: seen.watch(serviceAccount(t, namespace, account)),
+		OperatorFingerprint: namespace, Namespaces: []string{namespace}, Watching: manager.WatchingOptions{LeaderElection: true}, RESTConfig: seen.watch(serviceAccount(t, namespace, account)),
 	}, extensions...), seen
 }
 

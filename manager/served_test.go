@@ -2,12 +2,14 @@ package manager_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -25,7 +27,7 @@ func judge(name, group, version string, resources []string, operations ...admiss
 
 func TestAMatchConditionThatDoesNotCompileNamesItsExtensionAndField(t *testing.T) {
 	t.Parallel()
-	r := newManager(t, manager.Options{Namespace: newNamespace(t), OperatorFingerprint: "typo"},
+	r := newManager(t, manager.Options{Namespaces: []string{newNamespace(t)}, OperatorFingerprint: "typo"},
 		mark("a", extension.Scope{Name: "right"}),
 		extension.MutatingFunc(func(context.Context, *unstructured.Unstructured, *extension.Request) error { return nil }, extension.Scope{
 			Name: "wrong", Rules: extension.Pods(), MatchConditions: []admissionregistrationv1.MatchCondition{
@@ -70,7 +72,7 @@ func TestAScopeThatTheAPIServerNeverServesIsToldAtTheStart(t *testing.T) { // al
 			discoveries++
 		}
 	})
-	r := start(t, manager.Options{Namespace: namespace, OperatorFingerprint: "unserved", RESTConfig: config},
+	r := start(t, manager.Options{Namespaces: []string{namespace}, OperatorFingerprint: "unserved", RESTConfig: config},
 		judge("kind", "example.com", "v1", []string{"gadgets"}, create),
 		judge("version", "apps", "v7", []string{"deployments"}, create),
 		judge("subresource", "", "v1", []string{"pods/scale"}, update),
@@ -107,23 +109,29 @@ func TestAScopeThatTheAPIServerNeverServesIsToldAtTheStart(t *testing.T) { // al
 	})
 }
 
-func TestAResourceThatIsServedLaterIsToldAndItsMetricEnds(t *testing.T) {
-	t.Parallel()
-	r := start(t, manager.Options{Namespace: newNamespace(t), OperatorFingerprint: "later"}, judge("chassis", "later.example.com", "v1", []string{"chassis"}, admissionregistrationv1.Create))
-	testkit.Eventually(t, "the metric is there", func(context.Context) bool { return hasUnserved(t, "later.example.com/chassis") })
-	if err := testkit.Apply(t.Context(), cluster, `
+// install installs the CustomResourceDefinition of a kind.
+func install(t *testing.T, group, kind, plural string) {
+	t.Helper()
+	if err := testkit.Apply(t.Context(), cluster, fmt.Sprintf(`
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
-metadata: {name: chassis.later.example.com}
+metadata: {name: %[3]s.%[1]s}
 spec:
-  group: later.example.com
-  names: {kind: Chassis, plural: chassis}
+  group: %[1]s
+  names: {kind: %[2]s, plural: %[3]s}
   scope: Namespaced
   versions:
   - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
-`); err != nil {
+`, group, kind, plural)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func TestAResourceThatIsServedLaterIsToldAndItsMetricEnds(t *testing.T) {
+	t.Parallel()
+	r := start(t, manager.Options{Namespaces: []string{newNamespace(t)}, OperatorFingerprint: "later"}, judge("chassis", "later.example.com", "v1", []string{"chassis"}, admissionregistrationv1.Create))
+	testkit.Eventually(t, "the metric is there", func(context.Context) bool { return hasUnserved(t, "later.example.com/chassis") })
+	install(t, "later.example.com", "Chassis", "chassis")
 	testkit.Eventually(t, "it is told that the resource is served", func(context.Context) bool {
 		return r.logs.FilterMessage("the API server serves the resource now").Len() == 1
 	})
@@ -133,6 +141,25 @@ spec:
 	if told := toldUnserved(r); strings.Count(told["chassis"], "warn") != 1 {
 		t.Errorf("it was told more than once: %v", told)
 	}
+}
+
+func TestAWatchedNamespaceThatDoesNotExistIsTold(t *testing.T) {
+	t.Parallel()
+	home := newNamespace(t)
+	missing := home + "-later"
+	r := start(t, manager.Options{Namespaces: []string{home, missing}, WebhookNamespace: home, OperatorFingerprint: "no-namespace"}, mark("a", extension.Scope{}))
+	testkit.Eventually(t, "it is told", func(ctx context.Context) bool {
+		events, err := clientset.CoreV1().Events(home).List(ctx, metav1.ListOptions{FieldSelector: "reason=NamespaceNotFound"})
+		return err == nil && len(events.Items) == 1 && strings.HasPrefix(events.Items[0].Message, missing+": a watched namespace does not exist") &&
+			r.logs.FilterMessageSnippet("a watched namespace does not exist").Len() == 1
+	})
+	if _, err := clientset.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: missing}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventuallyCalled(t, missing, "marked")
+	testkit.Eventually(t, "it is told that it exists", func(context.Context) bool {
+		return r.logs.FilterMessage("the watched namespace exists now").Len() == 1
+	})
 }
 
 // hasUnserved reports whether the metric names a resource.

@@ -45,7 +45,7 @@ func TestTheAPIServerReachesTheWebhookThroughAService(t *testing.T) {
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	start(t, manager.Options{Namespace: apps, WebhookNamespace: home, ServiceName: "my-ext", Serving: manager.ServingOptions{ServicePort: port}, Port: port},
+	start(t, manager.Options{Namespaces: []string{apps}, WebhookNamespace: home, ServiceName: "my-ext", Serving: manager.ServingOptions{ServicePort: port}, Port: port},
 		mark("a", extension.Scope{}))
 	eventuallyCalled(t, apps, "marked")
 	config, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "admitkit."+home, metav1.GetOptions{})
@@ -61,7 +61,7 @@ func TestTheAPIServerReachesTheWebhookByURL(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	port := freeport.For(t)
-	start(t, manager.Options{Namespace: namespace, Host: "127.0.0.1", Serving: manager.ServingOptions{AdvertiseHost: "localhost"}, Port: port}, mark("a", extension.Scope{}))
+	start(t, manager.Options{Namespaces: []string{namespace}, Host: "127.0.0.1", Serving: manager.ServingOptions{AdvertiseHost: "localhost"}, Port: port}, mark("a", extension.Scope{}))
 	eventuallyCalled(t, namespace, "marked")
 	config, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "admitkit."+namespace, metav1.GetOptions{})
 	if err != nil {
@@ -75,7 +75,7 @@ func TestTheAPIServerReachesTheWebhookByURL(t *testing.T) {
 func TestAnUpgradeThatChangesScopesAndAddsExtensionsIsNoOutage(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	options := manager.Options{Namespace: namespace, Port: freeport.For(t)}
+	options := manager.Options{Namespaces: []string{namespace}, Port: freeport.For(t)}
 	old := start(t, options, mark("a", extension.Scope{}))
 	eventuallyCalled(t, namespace, "marked")
 	// The replica of the newer revision registers, but only the old one serves yet.
@@ -186,7 +186,7 @@ func TestRegisteringAndServingAreSplitBetweenTwoUsersWithTheRolesOfTheREADME(t *
 		t.Fatalf("applying the roles of the README: %v: %s", err, output)
 	}
 	var registrarSeen, serverSeen forbidden
-	options := manager.Options{OperatorFingerprint: "my-ext", Namespace: apps, WebhookNamespace: "my-system", Port: freeport.For(t)}
+	options := manager.Options{OperatorFingerprint: "my-ext", Namespaces: []string{apps}, WebhookNamespace: "my-system", Port: freeport.For(t)}
 
 	serverOptions := options
 	register := false
@@ -236,7 +236,7 @@ func startTogether(t *testing.T, replicas int, request func(*http.Request)) int 
 	for i := range managers {
 		// Behind one Service, like real replicas.
 		managers[i] = newManager(t, manager.Options{
-			Namespace: namespace, WebhookNamespace: home, ServiceName: "my-ext", Serving: manager.ServingOptions{AdvertiseHost: "127.0.0.1"},
+			Namespaces: []string{namespace}, WebhookNamespace: home, ServiceName: "my-ext", Serving: manager.ServingOptions{AdvertiseHost: "127.0.0.1"},
 			RESTConfig: watched(request),
 		}, mark("a", extension.Scope{}))
 		group.Go(func() {
@@ -323,7 +323,7 @@ const secretName = "admitkit-setupcertificate"
 func TestTheCAOfAnExistingSecretIsUsed(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	options := manager.Options{Namespace: namespace, Port: freeport.For(t)}
+	options := manager.Options{Namespaces: []string{namespace}, Port: freeport.For(t)}
 	first := start(t, options, mark("a", extension.Scope{}))
 	before, err := clientset.CoreV1().Secrets(namespace).Get(t.Context(), secretName, metav1.GetOptions{})
 	if err != nil {
@@ -383,7 +383,7 @@ func TestAMalformedSecretIsRepairedAndTheReasonLogged(t *testing.T) {
 			if _, err := clientset.CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: secretName}, Data: data}, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			r := start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{}))
+			r := start(t, manager.Options{Namespaces: []string{namespace}}, mark("a", extension.Scope{}))
 			eventuallyCalled(t, namespace, "marked")
 			logged := r.logs.FilterMessage("certificates: Created").All()
 			if len(logged) != 1 || !strings.Contains(logged[0].ContextMap()["reason"].(string), test.reason) {
@@ -414,7 +414,7 @@ func TestStopIsGracefulAndMayBeCalledTwice(t *testing.T) {
 	namespace := newNamespace(t)
 	entered, release := make(chan struct{}, 100), make(chan struct{})
 	drain := 100 * time.Millisecond
-	r := start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{DrainPeriod: &drain}}, mark("a", extension.Scope{Name: "mark"}),
+	r := start(t, manager.Options{Namespaces: []string{namespace}, Serving: manager.ServingOptions{DrainPeriod: &drain}}, mark("a", extension.Scope{Name: "mark"}),
 		extension.Mutating(extension.MutatorFunc[*corev1.Pod](func(ctx context.Context, pod *corev1.Pod, _ *extension.Request) error {
 			if pod.Name != "slow" {
 				return nil
@@ -472,7 +472,7 @@ func TestAManagerThatHasStoppedLeavesNoGoroutineAndNoConnectionInUse(t *testing.
 	namespace, before := newNamespace(t), goleak.IgnoreCurrent()
 	address := func() string { return fmt.Sprintf("127.0.0.1:%d", freeport.For(t)) }
 	r := start(t, manager.Options{
-		Namespace: namespace, RESTConfig: own.Config, Watching: manager.WatchingOptions{LeaderElection: true},
+		Namespaces: []string{namespace}, RESTConfig: own.Config, Watching: manager.WatchingOptions{LeaderElection: true},
 		Serving: manager.ServingOptions{HealthAddress: address(), MetricsAddress: address(), MetricsSecure: true},
 	}, mark("a", extension.Scope{}), allowAll("b"), &annotator{}, newRecorder(), everywhere{newRecorder()},
 		extension.Mutating(&library{read: team, reads: []client.Object{&corev1.Namespace{}}}, extension.Scope{Name: "library"}))
@@ -493,7 +493,7 @@ func TestAManagerThatHasStoppedLeavesNoGoroutineAndNoConnectionInUse(t *testing.
 func TestAManagerThatComesAndGoesUnregistersWhenItStops(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	r := start(t, manager.Options{Namespace: namespace, Registration: manager.RegistrationOptions{UnregisterOnStop: true}}, mark("a", extension.Scope{}))
+	r := start(t, manager.Options{Namespaces: []string{namespace}, Registration: manager.RegistrationOptions{UnregisterOnStop: true}}, mark("a", extension.Scope{}))
 	eventuallyCalled(t, namespace, "marked")
 	if err := r.stop(); err != nil {
 		t.Fatal(err)
@@ -512,7 +512,7 @@ func TestHealthReadinessAndMetricsAreServedWhereAsked(t *testing.T) {
 	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	metrics := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	drain := 10 * time.Second
-	r := start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{HealthAddress: health, MetricsAddress: metrics, DrainPeriod: &drain}}, mark("a", extension.Scope{}))
+	r := start(t, manager.Options{Namespaces: []string{namespace}, Serving: manager.ServingOptions{HealthAddress: health, MetricsAddress: metrics, DrainPeriod: &drain}}, mark("a", extension.Scope{}))
 	status := func(url string) int {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
 		if err != nil {

@@ -71,7 +71,7 @@ func TestUnregisterCallsEachRemoverOnceWhileTheWebhooksStillStand(t *testing.T) 
 	}
 	several := &leaver{markExtension: markExtension{"a"}, remove: remove}
 	validator := &leavingValidator{remove}
-	r := newManager(t, manager.Options{Namespace: namespace}, several, several,
+	r := newManager(t, manager.Options{Namespaces: []string{namespace}}, several, several,
 		extension.Validating(validator, extension.Scope{Name: "a"}), extension.Validating(validator, extension.Scope{Name: "b"}))
 	if err := r.RegisterExtensions(t.Context()); err != nil {
 		t.Fatal(err)
@@ -92,7 +92,7 @@ func TestRemoversAloneLeaveTheRegistrationAsItIs(t *testing.T) {
 	namespace := newNamespace(t)
 	var calls atomic.Int32
 	failure := errors.New("the Pod does not end")
-	r := newManager(t, manager.Options{Namespace: namespace}, &leaver{markExtension: markExtension{"a"}, remove: func(context.Context, extension.Manager) error {
+	r := newManager(t, manager.Options{Namespaces: []string{namespace}}, &leaver{markExtension: markExtension{"a"}, remove: func(context.Context, extension.Manager) error {
 		calls.Add(1)
 		return failure
 	}})
@@ -114,7 +114,7 @@ func TestUnregisterRemovesWhatItKnowsWhenAnExtensionCouldNotBeAdded(t *testing.T
 	t.Parallel()
 	namespace := newNamespace(t)
 	removed := 0
-	r := newManager(t, manager.Options{Namespace: namespace}, &leaver{markExtension: markExtension{"a"}, remove: func(context.Context, extension.Manager) error {
+	r := newManager(t, manager.Options{Namespaces: []string{namespace}}, &leaver{markExtension: markExtension{"a"}, remove: func(context.Context, extension.Manager) error {
 		removed++
 		return nil
 	}})
@@ -157,7 +157,7 @@ func TestARemoverThatFailsIsTriedAgainWithoutWebhooksAndLeavesNoneBehind(t *test
 				return nil
 			}}
 			fine := 0
-			r := newManager(t, manager.Options{Namespace: namespace}, failing, &leaver{markExtension: markExtension{"b"}, remove: func(context.Context, extension.Manager) error {
+			r := newManager(t, manager.Options{Namespaces: []string{namespace}}, failing, &leaver{markExtension: markExtension{"b"}, remove: func(context.Context, extension.Manager) error {
 				fine++
 				return nil
 			}})

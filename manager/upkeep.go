@@ -63,6 +63,10 @@ func (u *upkeep) run(ctx context.Context) error {
 			u.watchServed(ctx, u.registration.Webhooks)
 			return nil
 		})
+		group.Go(func() error {
+			u.watchNamespaces(ctx)
+			return nil
+		})
 	}
 	u.runSource(ctx, trigger)
 	return group.Wait()

@@ -50,7 +50,7 @@ func liveConfigurationAt(t *testing.T, clientset *kubernetes.Clientset, namespac
 func TestEveryDriftOfTheRegistrationIsRepairedWithinTenSeconds(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{Name: "one"}), mark("b", extension.Scope{Name: "two", Timeout: time.Second}))
+	start(t, manager.Options{Namespaces: []string{namespace}}, mark("a", extension.Scope{Name: "one"}), mark("b", extension.Scope{Name: "two", Timeout: time.Second}))
 	eventuallyCalled(t, namespace, "marked")
 	configs := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations()
 	content := func() string {
@@ -130,9 +130,9 @@ func TestEveryDriftOfTheRegistrationIsRepairedWithinTenSeconds(t *testing.T) {
 func TestASecondInstallationOfTheSameNameSaysWhoseItIs(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{}))
+	start(t, manager.Options{Namespaces: []string{namespace}}, mark("a", extension.Scope{}))
 	before := liveConfiguration(t, namespace).ResourceVersion
-	second := newManager(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{AdvertiseHost: "localhost"}}, mark("b", extension.Scope{}))
+	second := newManager(t, manager.Options{Namespaces: []string{namespace}, Serving: manager.ServingOptions{AdvertiseHost: "localhost"}}, mark("b", extension.Scope{}))
 	err := second.Start(t.Context())
 	if err == nil || !strings.Contains(err.Error(), `it belongs to "host 127.0.0.1:`) {
 		t.Errorf("the second says %v", err)
@@ -153,12 +153,12 @@ func TestABundleThatSomeoneElseInjectsIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	port := freeport.For(t)
-	registrar := newManager(t, manager.Options{Namespace: namespace, Port: port, Certificates: manager.CertificateOptions{LeafSecretName: "cert-manager-leaf"}, Serving: manager.ServingOptions{AdvertiseHost: "127.0.0.1"}}, mark("a", extension.Scope{}))
+	registrar := newManager(t, manager.Options{Namespaces: []string{namespace}, Port: port, Certificates: manager.CertificateOptions{LeafSecretName: "cert-manager-leaf"}, Serving: manager.ServingOptions{AdvertiseHost: "127.0.0.1"}}, mark("a", extension.Scope{}))
 	if err := registrar.RegisterExtensions(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	r := newManager(t, manager.Options{
-		Namespace: namespace, Port: port, Certificates: manager.CertificateOptions{LeafSecretName: "cert-manager-leaf"}, Registration: manager.RegistrationOptions{ForeignCABundle: true, Annotations: map[string]string{"cert-manager.io/inject-ca-from": namespace + "/leaf"}},
+		Namespaces: []string{namespace}, Port: port, Certificates: manager.CertificateOptions{LeafSecretName: "cert-manager-leaf"}, Registration: manager.RegistrationOptions{ForeignCABundle: true, Annotations: map[string]string{"cert-manager.io/inject-ca-from": namespace + "/leaf"}},
 	}, mark("b", extension.Scope{}))
 	r.run(t)
 	r.await(t)
@@ -221,7 +221,7 @@ func TestManyReplicasThatStartTogetherMakeOneCAWithFewWrites(t *testing.T) {
 func TestASecretThatIsDamagedWhileItRunsIsHealedWithAReasonAndAnEvent(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	r := start(t, manager.Options{Namespace: namespace, Certificates: manager.CertificateOptions{PropagationDelay: time.Second}}, mark("a", extension.Scope{}))
+	r := start(t, manager.Options{Namespaces: []string{namespace}, Certificates: manager.CertificateOptions{PropagationDelay: time.Second}}, mark("a", extension.Scope{}))
 	eventuallyCalled(t, namespace, "marked")
 	secrets := clientset.CoreV1().Secrets(namespace)
 	healed := 0
@@ -316,7 +316,7 @@ func TestTheManagerComesBackByItselfAfterTheAPIServerAndEtcdWereAway(t *testing.
 	cluster := controlplane.Run(t, controlplane.Options{})
 	clientset, namespace := clientsetOf(cluster), metav1.NamespaceDefault
 	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
-	r := start(t, manager.Options{Namespace: namespace, RESTConfig: cluster.Config(), Serving: manager.ServingOptions{HealthAddress: health}}, mark("a", extension.Scope{}), newRecorder())
+	r := start(t, manager.Options{Namespaces: []string{namespace}, RESTConfig: cluster.Config(), Serving: manager.ServingOptions{HealthAddress: health}}, mark("a", extension.Scope{}), newRecorder())
 	works := func(ctx context.Context) bool {
 		status, _ := body(t, "http://"+health+"/readyz")
 		pod, err := dryRunPodAt(ctx, clientset, namespace)
@@ -354,7 +354,7 @@ func TestReadinessSaysWhyAManagerIsNotReady(t *testing.T) {
 	namespace := newNamespace(t)
 	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	// Nobody listens at the address that the API server calls.
-	r := start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{AdvertiseHost: "admitkit.invalid", HealthAddress: health}, Host: "127.0.0.1"}, mark("a", extension.Scope{}))
+	r := start(t, manager.Options{Namespaces: []string{namespace}, Serving: manager.ServingOptions{AdvertiseHost: "admitkit.invalid", HealthAddress: health}, Host: "127.0.0.1"}, mark("a", extension.Scope{}))
 	testkit.Eventually(t, "readyz names the probe and its error", func(context.Context) bool {
 		status, text := body(t, "http://"+health+"/readyz")
 		return status == http.StatusInternalServerError && strings.Contains(text, "[-]probe failed:") && strings.Contains(text, "admitkit.invalid") &&
@@ -370,14 +370,14 @@ func TestTheFailurePolicyTurnsFromIgnoreToFailOnceAProbeCameBack(t *testing.T) {
 		return *liveConfiguration(t, namespace).Webhooks[0].FailurePolicy
 	}
 	port := freeport.For(t)
-	unreachable := newManager(t, manager.Options{Namespace: namespace, Port: port, Registration: manager.RegistrationOptions{IgnoreUntilProbed: true}}, mark("a", extension.Scope{}))
+	unreachable := newManager(t, manager.Options{Namespaces: []string{namespace}, Port: port, Registration: manager.RegistrationOptions{IgnoreUntilProbed: true}}, mark("a", extension.Scope{}))
 	if err := unreachable.RegisterExtensions(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if policy() != admissionregistrationv1.Ignore {
 		t.Error("it is not Ignore at first")
 	}
-	r := start(t, manager.Options{Namespace: namespace, Port: port, Registration: manager.RegistrationOptions{IgnoreUntilProbed: true}}, mark("a", extension.Scope{}))
+	r := start(t, manager.Options{Namespaces: []string{namespace}, Port: port, Registration: manager.RegistrationOptions{IgnoreUntilProbed: true}}, mark("a", extension.Scope{}))
 	testkit.Eventually(t, "it is Fail after the probe", func(context.Context) bool { return policy() == admissionregistrationv1.Fail })
 	if err := r.stop(); err != nil {
 		t.Fatal(err)
@@ -396,7 +396,7 @@ func TestTheFailurePolicyTurnsFromIgnoreToFailOnceAProbeCameBack(t *testing.T) {
 func TestUnregisterLeavesNothingWithOurLabel(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	options := manager.Options{Namespace: namespace, Certificates: manager.CertificateOptions{LeafSecretName: "leaf"}, Watching: manager.WatchingOptions{LeaderElection: true}}
+	options := manager.Options{Namespaces: []string{namespace}, Certificates: manager.CertificateOptions{LeafSecretName: "leaf"}, Watching: manager.WatchingOptions{LeaderElection: true}}
 	r := start(t, options, mark("a", extension.Scope{}), &recorder{events: make(chan string, 100)})
 	eventuallyCalled(t, namespace, "marked")
 	if err := r.stop(); err != nil {
@@ -474,7 +474,7 @@ func TestAServerMayReadNothingButItsLeaf(t *testing.T) {
 	var seen forbidden
 	no := false
 	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
-	options := manager.Options{Namespace: apps, WebhookNamespace: home, Port: freeport.For(t), Certificates: manager.CertificateOptions{LeafSecretName: "leaf"}}
+	options := manager.Options{Namespaces: []string{apps}, WebhookNamespace: home, Port: freeport.For(t), Certificates: manager.CertificateOptions{LeafSecretName: "leaf"}}
 	serverOptions := options
 	serverOptions.RegisterWebHook, serverOptions.Serving.HealthAddress = &no, health
 	serverOptions.RESTConfig = seen.watch(serviceAccount(t, home, "server"))
@@ -514,7 +514,7 @@ func TestAServerMayReadNothingButItsLeaf(t *testing.T) {
 func TestAWebhookThatCouldKeepTheManagersOwnPodsAwayIsRefused(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	options := manager.Options{Namespace: namespace, ServiceName: "my-ext"}
+	options := manager.Options{Namespaces: []string{namespace}, ServiceName: "my-ext"}
 	r := newManager(t, options, mark("a", extension.Scope{Name: "guarded"}))
 	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), `name "guarded" in Registration.AllowOwnPods`) {
 		t.Errorf("got %v", err)
@@ -536,7 +536,7 @@ func TestAReplicaThatLosesTheLeaseGoesOnAnswering(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	seen := newRecorder()
-	r := start(t, manager.Options{Namespace: namespace, Watching: manager.WatchingOptions{LeaderElection: true}}, mark("a", extension.Scope{}), seen)
+	r := start(t, manager.Options{Namespaces: []string{namespace}, Watching: manager.WatchingOptions{LeaderElection: true}}, mark("a", extension.Scope{}), seen)
 	eventuallyCalled(t, namespace, "marked")
 	createPod(t, namespace, newPod("first"))
 	seen.expect(t, "ADDED first")
@@ -619,7 +619,7 @@ func TestAReplicaThatLosesTheLeaseWithItsAPIServerWatchesAgainWhenItIsBack(t *te
 	config, down := cluster.Config(), &atomic.Bool{}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return line{next, down} })
 	seen, reconciler := newRecorder(), asking{&atomic.Int32{}}
-	r := start(t, manager.Options{Namespace: namespace, RESTConfig: config, Watching: manager.WatchingOptions{LeaderElection: true}}, mark("a", extension.Scope{}), seen, reconciler)
+	r := start(t, manager.Options{Namespaces: []string{namespace}, RESTConfig: config, Watching: manager.WatchingOptions{LeaderElection: true}}, mark("a", extension.Scope{}), seen, reconciler)
 	eventuallyCalled(t, namespace, "marked")
 	createPod(t, namespace, newPod("first"))
 	seen.expect(t, "ADDED first")
@@ -656,7 +656,7 @@ func TestValidityGoesByTheClockOfTheAPIServer(t *testing.T) {
 	namespace := newNamespace(t)
 	config := cluster.Config()
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return datedBefore{next} })
-	start(t, manager.Options{Namespace: namespace, RESTConfig: config}, mark("a", extension.Scope{}))
+	start(t, manager.Options{Namespaces: []string{namespace}, RESTConfig: config}, mark("a", extension.Scope{}))
 	eventuallyCalled(t, namespace, "marked")
 	secret, err := clientset.CoreV1().Secrets(namespace).Get(t.Context(), secretName, metav1.GetOptions{})
 	if err != nil {
@@ -675,7 +675,7 @@ func TestTheMetricsTellOfCertificatesAndRepairs(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	metrics := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
-	start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{MetricsAddress: metrics}}, mark("a", extension.Scope{}))
+	start(t, manager.Options{Namespaces: []string{namespace}, Serving: manager.ServingOptions{MetricsAddress: metrics}}, mark("a", extension.Scope{}))
 	for _, want := range []string{
 		`admitkit_certificate_expiry_timestamp_seconds{certificate="ca",source="` + namespace,
 		`admitkit_certificate_expiry_timestamp_seconds{certificate="leaf",source="` + namespace,
@@ -694,7 +694,7 @@ func TestTheMetricsTellOfCertificatesAndRepairs(t *testing.T) {
 func TestAProcessThatIsSupersededSaysSoAndIsNotReady(t *testing.T) {
 	t.Parallel()
 	namespace, health := newNamespace(t), fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
-	r := start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{HealthAddress: health}}, mark("a", extension.Scope{}))
+	r := start(t, manager.Options{Namespaces: []string{namespace}, Serving: manager.ServingOptions{HealthAddress: health}}, mark("a", extension.Scope{}))
 	// What an older program, which does not ask, does at its start.
 	if _, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(t.Context(), "admitkit."+namespace, types.MergePatchType,
 		[]byte(`{"metadata":{"annotations":{"admitkit.dev/owner":"host 192.0.2.1:9443"}}}`), metav1.PatchOptions{}); err != nil {
@@ -716,8 +716,8 @@ func TestAProcessThatIsSupersededSaysSoAndIsNotReady(t *testing.T) {
 func TestASecondProgramOnOneHostDoesNotDisplaceTheFirst(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{}))
-	second := newManager(t, manager.Options{Namespace: namespace}, mark("b", extension.Scope{}))
+	start(t, manager.Options{Namespaces: []string{namespace}}, mark("a", extension.Scope{}))
+	second := newManager(t, manager.Options{Namespaces: []string{namespace}}, mark("b", extension.Scope{}))
 	if err := second.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "choose another OperatorFingerprint") {
 		t.Errorf("the second ends with %v", err)
 	}
@@ -732,7 +732,7 @@ func TestAManagerThatIsStoppedWhileItStartsEndsWithoutAnError(t *testing.T) {
 				t.Parallel()
 				ctx, cancel := context.WithCancel(t.Context())
 				var reached atomic.Bool
-				r := newManager(t, manager.Options{Namespace: newNamespace(t), RESTConfig: watched(func(req *http.Request) {
+				r := newManager(t, manager.Options{Namespaces: []string{newNamespace(t)}, RESTConfig: watched(func(req *http.Request) {
 					if strings.Contains(req.URL.Path, path) {
 						reached.Store(true)
 						cancel()

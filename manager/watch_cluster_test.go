@@ -283,7 +283,7 @@ func TestWatchersLoseNothingWhileTheAPIServerRestartsAndVersionsExpire(t *testin
 	held := make(chan struct{}) // until the queues have been full
 	pods, maps, panics := newLedgers[*corev1.Pod](held), newLedgers[*corev1.ConfigMap](held), &panicker{}
 	scope := extension.WatchScope{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}}
-	r := newManager(t, manager.Options{Namespace: metav1.NamespaceDefault, RESTConfig: connection, Watching: manager.WatchingOptions{QueueLength: testkit.Long(50, 5)}},
+	r := newManager(t, manager.Options{Namespaces: []string{metav1.NamespaceDefault}, RESTConfig: connection, Watching: manager.WatchingOptions{QueueLength: testkit.Long(50, 5)}},
 		panics, podLedger{pods.slow}, podLedger{pods.quick}, extension.Watching(maps.slow, scope), extension.Watching(maps.quick, scope))
 	done := make(chan error, 1)
 	go func() { done <- r.Watch(t.Context()) }()
@@ -339,7 +339,7 @@ func TestOneReplicaWatchesUnlessTheWatcherWantsAll(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	createPod(t, namespace, newPod("existing"))
-	options := manager.Options{Namespace: namespace, Watching: manager.WatchingOptions{LeaderElection: true}}
+	options := manager.Options{Namespaces: []string{namespace}, Watching: manager.WatchingOptions{LeaderElection: true}}
 	elected := [2]*recorder{newRecorder(), newRecorder()}
 	all := [2]everywhere{{newRecorder()}, {newRecorder()}}
 	first := start(t, options, elected[0], all[0])
@@ -369,7 +369,7 @@ func TestWatchIsElectedToo(t *testing.T) {
 	createPod(t, namespace, newPod("existing"))
 	watch := func() (w *recorder, r *running, done chan error) {
 		w, done = newRecorder(), make(chan error, 1)
-		r = newManager(t, manager.Options{Namespace: namespace, Watching: manager.WatchingOptions{LeaderElection: true}}, w)
+		r = newManager(t, manager.Options{Namespaces: []string{namespace}, Watching: manager.WatchingOptions{LeaderElection: true}}, w)
 		go func() { done <- r.Watch(t.Context()) }()
 		return w, r, done
 	}

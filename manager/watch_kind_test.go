@@ -62,7 +62,7 @@ func TestAWatcherOfSeesTheObjectsOfItsKindThatItsSelectorSelects(t *testing.T) {
 	typed, loose, bare := seeing[*corev1.ConfigMap](), seeing[*unstructured.Unstructured](), seeing[*metav1.PartialObjectMetadata]()
 	namespaces := seeing[*corev1.Namespace]()
 	pods := newRecorder()
-	start(t, manager.Options{Namespace: namespace, Watching: manager.WatchingOptions{LeaderElection: true}},
+	start(t, manager.Options{Namespaces: []string{namespace}, Watching: manager.WatchingOptions{LeaderElection: true}},
 		extension.Watching(typed, extension.WatchScope{Selector: teamA}),
 		extension.Watching(loose, extension.WatchScope{Selector: teamA, Kind: kind}),
 		extension.Watching(bare, extension.WatchScope{Selector: teamA, Kind: kind}),
@@ -108,7 +108,7 @@ func TestAWatcherOfSeesTheObjectsOfItsKindThatItsSelectorSelects(t *testing.T) {
 func TestAWatcherOfThatCannotWatchEndsTheStart(t *testing.T) {
 	t.Parallel()
 	gadget := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Gadget"}
-	r := newManager(t, manager.Options{Namespace: newNamespace(t)}, extension.Watching(seeing[*unstructured.Unstructured](), extension.WatchScope{Kind: gadget}))
+	r := newManager(t, manager.Options{Namespaces: []string{newNamespace(t)}}, extension.Watching(seeing[*unstructured.Unstructured](), extension.WatchScope{Kind: gadget}))
 	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "watching Gadget: the API server does not have this kind in example.com/v1: install its CustomResourceDefinition") {
 		t.Errorf("got %v", err)
 	}
@@ -124,7 +124,7 @@ func TestAWatcherOfThatCannotWatchEndsTheStart(t *testing.T) {
 		"one that is not made": {newLedger[*corev1.Secret](), "add extension.Watching(x, scope)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			mgr := newManager(t, manager.Options{Namespace: "apps"})
+			mgr := newManager(t, manager.Options{Namespaces: []string{"apps"}})
 			if err := mgr.AddExtension(test.watcher); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}

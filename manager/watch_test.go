@@ -66,7 +66,7 @@ func TestAWatcherSeesThePodsThatExistAndThoseThatCome(t *testing.T) {
 	createPod(t, namespace, newPod("existing"))
 	createPod(t, other, newPod("elsewhere"))
 	first, second := newRecorder(), newRecorder()
-	start(t, manager.Options{Namespace: namespace}, first, second)
+	start(t, manager.Options{Namespaces: []string{namespace}}, first, second)
 	first.expect(t, "ADDED existing")
 
 	createPod(t, namespace, newPod("panic"))
@@ -101,7 +101,7 @@ func TestAWatcherIsSparedThePodsBeforeItsStartAndThoseNotSelected(t *testing.T) 
 	createPod(t, namespace, newPod("other"))
 	watcher := newRecorder()
 	r := newManager(t, manager.Options{
-		Namespace: namespace, WatcherStartRV: old.ResourceVersion,
+		Namespaces: []string{namespace}, WatcherStartRV: old.ResourceVersion,
 		PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"watched": "yes"}},
 	}, watcher)
 	done := make(chan error, 1)
@@ -138,7 +138,7 @@ func TestAReconcilerReconcilesInTheNamespaceOnly(t *testing.T) {
 	namespace, other := newNamespace(t), newNamespace(t)
 	createPod(t, namespace, newPod("existing"))
 	createPod(t, other, newPod("elsewhere"))
-	start(t, manager.Options{Namespace: namespace, Watching: manager.WatchingOptions{LeaderElection: true}}, &annotator{})
+	start(t, manager.Options{Namespaces: []string{namespace}, Watching: manager.WatchingOptions{LeaderElection: true}}, &annotator{})
 	createPod(t, namespace, newPod("new"))
 	for _, name := range []string{"existing", "new"} {
 		testkit.Eventually(t, "Pod "+name+" is reconciled", func(context.Context) bool {

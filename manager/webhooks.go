@@ -50,7 +50,7 @@ func (m *Manager) Webhooks(ctx context.Context) ([]*webhook.Webhook, error) {
 // webhooks groups the handlers: those of the same scope share a webhook.
 func (m *Manager) webhooks() ([]*webhook.Webhook, error) {
 	return webhook.Group(m.parts.Handlers, webhook.Defaults{
-		Namespace:     m.options.Namespace,
+		Namespaces:    m.options.Namespaces,
 		PodSelector:   m.options.PodSelector,
 		FailurePolicy: *m.options.FailurePolicy,
 		Protected:     deadlock.Namespaces(m.options.WebhookNamespace),

@@ -18,7 +18,7 @@ func ExampleGroup() {
 		extension.Mutating(extension.MutatorFunc[*corev1.Pod](nil), pods),
 		extension.Mutating(extension.MutatorFunc[*appsv1.Deployment](nil), deployments),
 		extension.Mutating(extension.MutatorFunc[*corev1.Pod](nil), pods),
-	}, webhook.Defaults{Namespace: "apps"})
+	}, webhook.Defaults{Namespaces: []string{"apps"}})
 	if err != nil {
 		panic(err)
 	}

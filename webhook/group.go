@@ -16,15 +16,15 @@ import (
 
 // Defaults are the values of the fields that a Scope leaves empty.
 type Defaults struct {
-	// Namespace is the watched namespace, where a scope without NamespaceSelector applies; empty means
-	// everywhere.
-	Namespace string
+	// Namespaces are the watched namespaces, where a scope without NamespaceSelector applies; none
+	// means everywhere.
+	Namespaces []string
 	// PodSelector is the ObjectSelector of a scope on Pods that has none.
 	PodSelector *metav1.LabelSelector
 	// FailurePolicy is Fail when it is empty.
 	FailurePolicy admissionregistrationv1.FailurePolicyType
 	// Protected are the namespaces that a webhook with failure policy Fail must
-	// not reach unless its scope, or Namespace, names them.
+	// not reach unless its scope, or Namespaces, names them.
 	Protected []string
 	// Excluded are namespaces that no webhook reaches, but one whose scope selects
 	// [extension.EveryNamespace]. A scope that names one of them is an error.

@@ -150,8 +150,8 @@ func withDefaults(s extension.Scope, defaults Defaults) extension.Scope {
 // need the right to write namespaces, could be removed to escape admission, and
 // would remain after an uninstall.
 func namespaceSelector(s extension.Scope, defaults Defaults) *metav1.LabelSelector {
-	if s.NamespaceSelector == nil && defaults.Namespace != "" {
-		return &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: defaults.Namespace}}
+	if s.NamespaceSelector == nil && len(defaults.Namespaces) > 0 {
+		return extension.InNamespaces(defaults.Namespaces...)
 	}
 	selector := &metav1.LabelSelector{}
 	if s.NamespaceSelector != nil {

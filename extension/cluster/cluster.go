@@ -28,7 +28,7 @@ type Options struct {
 	// Scheme has the kinds that are read and written. Default: client-go's.
 	Scheme *runtime.Scheme
 	// Namespaces are those whose objects the cache holds; "" stands for all. Default: the
-	// watched namespace.
+	// watched namespaces.
 	Namespaces []string
 	// ByObject says which objects of a kind the cache holds, and what of them. A
 	// kind that is not in it is cached whole, once it is read.
@@ -38,7 +38,7 @@ type Options struct {
 // New returns a cluster of the extension's own: a cache, its client, and a reader
 // that asks the API server. The cache of mgr.GetKubeManager would hold every Pod of
 // the namespaces; this one holds what ByObject selects, without managed fields, in
-// the watched namespace. The manager starts it and waits until it is synced, and is not
+// the watched namespaces. The manager starts it and waits until it is synced, and is not
 // ready before: /readyz names the kinds that are missing. So New is to be called in
 // Register, once for each name.
 //
@@ -64,7 +64,7 @@ func New(mgr extension.Manager, options Options) (cluster.Cluster, error) {
 		o.Cache = cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: options.ByObject}
 		namespaces := options.Namespaces
 		if len(namespaces) == 0 {
-			namespaces = []string{mgr.GetNamespace()}
+			namespaces = mgr.GetNamespaces()
 		}
 		o.Cache.DefaultNamespaces = make(map[string]cache.Config, len(namespaces))
 		for _, namespace := range namespaces {

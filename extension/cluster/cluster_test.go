@@ -54,7 +54,7 @@ func (r *reader) Register(mgr extension.Manager) (err error) {
 	r.own, err = cluster.New(mgr, cluster.Options{Name: "reader", Namespaces: r.namespaces, ByObject: map[client.Object]cache.ByObject{
 		&corev1.Pod{}: {Label: labels.SelectorFromSet(labels.Set{"read": "yes"}), Transform: cluster.TrimPod},
 	}})
-	r.named = mgr.GetNamespace() + " " + mgr.GetWebhookNamespace() + " " + mgr.GetFingerprint()
+	r.named = strings.Join(mgr.GetNamespaces(), ",") + " " + mgr.GetWebhookNamespace() + " " + mgr.GetFingerprint()
 	return err
 }
 
@@ -72,7 +72,7 @@ func pod(namespace, name, read string) *corev1.Pod {
 func TestAnExtensionReadsItsOwnPodsFromMemory(t *testing.T) {
 	namespace, elsewhere := testkit.Namespace(t, admin), testkit.Namespace(t, admin)
 	testkit.Create(t, admin, pod(namespace, "mine", "yes"), pod(namespace, "foreign", "no"), pod(elsewhere, "far", "yes"))
-	mgr, err := manager.New(manager.Options{OperatorFingerprint: "admitkit", Namespace: namespace, RESTConfig: server.Config()})
+	mgr, err := manager.New(manager.Options{OperatorFingerprint: "admitkit", Namespaces: []string{namespace}, RESTConfig: server.Config()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestManyNamespacesAreReadAtTheSameTime(t *testing.T) {
 			return next.RoundTrip(req)
 		})
 	})
-	mgr, err := manager.New(manager.Options{OperatorFingerprint: "admitkit", Namespace: testkit.Namespace(t, admin), RESTConfig: config})
+	mgr, err := manager.New(manager.Options{OperatorFingerprint: "admitkit", Namespaces: []string{testkit.Namespace(t, admin)}, RESTConfig: config})
 	if err == nil {
 		err = mgr.AddExtension(r)
 	}

@@ -36,7 +36,7 @@ func (p *punctual) Validate(ctx context.Context, object *unstructured.Unstructur
 func TestADeletionThatGivesAPodLongerIsFoundAndNoOtherIsAskedAbout(t *testing.T) {
 	namespace, p := testkit.Namespace(t, admin), &punctual{}
 	mgr, err := manager.New(manager.Options{
-		OperatorFingerprint: "punctual", Namespace: namespace, Host: "127.0.0.1", RESTConfig: server.Config(),
+		OperatorFingerprint: "punctual", Namespaces: []string{namespace}, Host: "127.0.0.1", RESTConfig: server.Config(),
 		Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
 	})
 	if err == nil {

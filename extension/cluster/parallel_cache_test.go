@@ -67,7 +67,7 @@ func TestANamespaceThatCannotBeReadHoldsUpNoOther(t *testing.T) {
 		}
 	}
 	testkit.Create(t, admin, append(read(good), pod(good, "web", "yes"), pod(bad, "web", "yes"))...)
-	mgr, err := manager.New(manager.Options{OperatorFingerprint: "admitkit", Namespace: good, RESTConfig: user.Config})
+	mgr, err := manager.New(manager.Options{OperatorFingerprint: "admitkit", Namespaces: []string{good}, RESTConfig: user.Config})
 	w := &worker{namespaces: []string{good, bad}, seen: make(chan client.ObjectKey, 10)}
 	if err == nil {
 		err = mgr.AddExtension(w)

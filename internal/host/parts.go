@@ -39,7 +39,7 @@ type entitled struct {
 
 // Rights are the rules that parts need.
 type Rights struct {
-	// Watched are those in the namespace of the manager's Namespace option, Cluster
+	// Watched are those in the namespaces of the manager's Namespaces option, Cluster
 	// those in the whole cluster, and Namespaces those in other namespaces by name.
 	Watched, Cluster []rbacv1.PolicyRule
 	Namespaces       map[string][]rbacv1.PolicyRule

@@ -214,7 +214,7 @@ func explained(err error) error {
 	}
 	// controller-runtime has no type for it.
 	if err != nil && strings.Contains(err.Error(), "unknown namespace for the cache") {
-		return fmt.Errorf("%w: it holds the watched namespace alone: read what is elsewhere by GetAPIReader, or watch every namespace", err)
+		return fmt.Errorf("%w: it holds the watched namespaces alone: read what is elsewhere by GetAPIReader, or watch every namespace", err)
 	}
 	return err
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 )
 
-// Outside is a part that gets admissions outside the watched namespace, where its Rights
+// Outside is a part that gets admissions outside the watched namespaces, where its Rights
 // are not granted.
 type Outside struct {
 	// Name is the part's Go type.
@@ -32,7 +32,7 @@ func selectorsOf(handlers []*extension.Handler) []*metav1.LabelSelector {
 }
 
 // grant adds the Rights of a part where it gets admissions: in the namespaces that its
-// scope names, else in the watched one. A scope that selects others by their labels does
+// scope names, else in the watched ones. A scope that selects others by their labels does
 // not widen them: that would be a right in every namespace, which nobody asked for.
 func (r *Rights) grant(e entitled, rules []rbacv1.PolicyRule) {
 	if len(rules) == 0 {
@@ -56,11 +56,11 @@ func (r *Rights) grant(e entitled, rules []rbacv1.PolicyRule) {
 	}
 }
 
-// Beyond returns the selectors that select more than one namespace, the watched one.
-func Beyond(watched string, selectors []*metav1.LabelSelector) []*metav1.LabelSelector {
+// Beyond returns the selectors that select more than the watched namespaces.
+func Beyond(watched []string, selectors []*metav1.LabelSelector) []*metav1.LabelSelector {
 	return slices.DeleteFunc(slices.Clone(selectors), func(selector *metav1.LabelSelector) bool {
 		names, named := namespacesOf(selector)
-		return named && !slices.ContainsFunc(names, func(name string) bool { return name != watched })
+		return named && !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(watched, name) })
 	})
 }
 

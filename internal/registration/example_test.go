@@ -14,7 +14,7 @@ import (
 func ExampleRegistration_Objects() {
 	webhooks, err := webhook.Group([]*extension.Handler{
 		extension.Mutating(extension.MutatorFunc[*corev1.Pod](nil), extension.Scope{Name: "owner"}),
-	}, webhook.Defaults{Namespace: "apps"})
+	}, webhook.Defaults{Namespaces: []string{"apps"}})
 	if err != nil {
 		panic(err)
 	}

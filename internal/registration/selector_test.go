@@ -132,7 +132,7 @@ func TestTheTermsOfAPlatformDoNotHideTheRevisionOfANewerReplica(t *testing.T) {
 		t.Fatal(err)
 	}
 	register := func(scope extension.Scope) *Registration {
-		webhooks, err := webhook.Group([]*extension.Handler{extension.Mutating(extension.MutatorFunc[*corev1.Pod](nil), scope)}, webhook.Defaults{Namespace: "apps"})
+		webhooks, err := webhook.Group([]*extension.Handler{extension.Mutating(extension.MutatorFunc[*corev1.Pod](nil), scope)}, webhook.Defaults{Namespaces: []string{"apps"}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -230,12 +230,15 @@ func TestWhatIsWrongWithTheFlagsIsSaidOnStandardErrorWithExitCode2(t *testing.T)
 		"names of no CA":         {[]string{"start", "--namespace=default", "--client-names=x", "--kubeconfig=KUBECONFIG"}, "--client-names: set without --client-ca:"},
 		"any name of a label":    {[]string{"start", "--namespace=default", "--tolerate-selector-terms=kubernetes.io/metadata.name", "--kubeconfig=KUBECONFIG"}, "--tolerate-selector-terms: \"kubernetes.io/metadata.name\": would let others"},
 		"a missing address":      {[]string{"start", "--namespace=default", "--kubeconfig=KUBECONFIG"}, "--advertise-host: required, since there is no --service-name and --host is not"},
-		"an address with more":   {[]string{"start", "--namespace=default", "--advertise-host=https://x:443", "--kubeconfig=KUBECONFIG"}, "--advertise-host: \"https://x:443\": must be a DNS name or an address alone: the scheme is https, and the port is that of --port"},
-		"an address with a port": {[]string{"start", "--namespace=default", "--advertise-host=10.0.0.1:443", "--kubeconfig=KUBECONFIG"}, "--advertise-host: \"10.0.0.1:443\": must be"},
-		"a missing namespace":    {[]string{"start", "--advertise-host=x", "--kubeconfig=KUBECONFIG"}, "--webhook-namespace: required when --namespace is empty"},
+		"a missing namespace":    {[]string{"start", "--advertise-host=x", "--kubeconfig=KUBECONFIG"}, "--webhook-namespace: required unless --namespace names one"},
+		"two namespaces":         {[]string{"start", "--namespace=a,b", "--advertise-host=x", "--kubeconfig=KUBECONFIG"}, "--webhook-namespace: required unless --namespace names one"},
+		"a wrong namespace":      {[]string{"start", "--namespace=a,B", "--webhook-namespace=x", "--kubeconfig=KUBECONFIG"}, "--namespace: \"B\""},
+		"an empty namespace":     {[]string{"start", "--namespace=a,", "--webhook-namespace=x", "--kubeconfig=KUBECONFIG"}, "--namespace: an empty name"},
 		"a wrong name":           {[]string{"review", "--namespace=default", "--fingerprint=A", "--kubeconfig=KUBECONFIG", "-f", "KUBECONFIG"}, "--fingerprint: \"A\""},
 		"own Pods":               {[]string{"manifests", "--namespace=default", "--service-name=x", "--image=x"}, "choose another --webhook-namespace, or name \"stamp\" in --allow-own-pods"},
 		"an unknown kubeconfig":  {[]string{"unregister", "--namespace=default", "--kubeconfig=/does/not/exist"}, "--kubeconfig: stat /does/not/exist"},
+		"an address with more":   {[]string{"start", "--namespace=default", "--advertise-host=https://x:443", "--kubeconfig=KUBECONFIG"}, "--advertise-host: \"https://x:443\": must be a DNS name or an address alone: the scheme is https, and the port is that of --port"},
+		"an address with a port": {[]string{"start", "--namespace=default", "--advertise-host=10.0.0.1:443", "--kubeconfig=KUBECONFIG"}, "--advertise-host: \"10.0.0.1:443\": must be"},
 		"an excluded namespace":  {[]string{"review", "--namespace=default", "--exclude-namespaces=default", "--kubeconfig=KUBECONFIG", "-f", "KUBECONFIG"}, "--exclude-namespaces: \"default\" is the watched --namespace"},
 	} {
 		t.Run(name, func(t *testing.T) {

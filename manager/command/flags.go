@@ -45,9 +45,9 @@ type flags struct {
 // bind defines the flags. The program's name distinguishes it from others, if it can.
 func (f *flags) bind(cmd *cobra.Command, name string) {
 	o, set := &f.options, cmd.PersistentFlags()
-	set.StringVar(&o.Namespace, "namespace", "", "watched namespace, whose objects the extensions receive (default: all)")
+	set.StringSliceVar(&o.Namespaces, "namespace", nil, "watched namespaces, whose objects the extensions receive; repeatable, or a,b (default: all)")
 	set.StringVar(&f.podSelector, "pod-selector", "", "label selector that restricts the Pods, for example app=web (default: all)")
-	set.StringVar(&o.WebhookNamespace, "webhook-namespace", os.Getenv("POD_NAMESPACE"), "manager's own namespace, which has the Service, the Secret and the Lease (default: $POD_NAMESPACE, then --namespace)")
+	set.StringVar(&o.WebhookNamespace, "webhook-namespace", os.Getenv("POD_NAMESPACE"), "manager's own namespace, which has the Service, the Secret and the Lease (default: $POD_NAMESPACE, then --namespace, if that is one)")
 	set.StringVar(&o.ServiceName, "service-name", "", "Service through which the API server calls the webhooks")
 	set.Int32Var(&o.Serving.ServicePort, "service-port", 0, "port of the Service (default 443)")
 	set.StringVar(&o.Serving.AdvertiseHost, "advertise-host", "", "host in the webhooks' URL, if there is no Service (default: --host)")

@@ -244,7 +244,12 @@ func (r *review) placed(cluster *memcluster.Cluster, object sourced) *unstructur
 }
 
 // namespace is the one of objects that name none.
-func (r *review) namespace() string { return cmp.Or(r.flags.options.Namespace, defaultNamespace) }
+func (r *review) namespace() string {
+	if watched := r.flags.options.Namespaces; len(watched) > 0 {
+		return watched[0]
+	}
+	return defaultNamespace
+}
 
 // remedies say how the user gives what the engine does not know.
 var remedies = map[offline.Fact]string{
@@ -356,7 +361,9 @@ func (r *review) engine(cmd *cobra.Command, cluster *memcluster.Cluster) (engine
 	}
 	options = withCluster(options, account)
 	cluster.SetScheme(options.Scheme)
-	options.WebhookNamespace = cmp.Or(options.WebhookNamespace, options.Namespace, nowhere)
+	if len(options.Namespaces) != 1 {
+		options.WebhookNamespace = cmp.Or(options.WebhookNamespace, nowhere)
+	}
 	// The way to the webhooks does not matter here, and manifests would refuse some of it.
 	options.OperatorFingerprint = cmp.Or(options.OperatorFingerprint, options.ServiceName)
 	options.ServiceName, options.Certificates.Dir, options.Registration.ForeignCABundle = "", "", false

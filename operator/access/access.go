@@ -75,7 +75,7 @@ import (
 type Options struct {
 	// Namespaces are those in which access is granted, or [AllNamespaces] alone. They
 	// cannot be the manager's own, nor the control plane's. Default: the
-	// watched namespace; required if every namespace is watched.
+	// watched namespaces; required if every namespace is watched.
 	Namespaces []string
 	// Roles are the Roles that RoleAccessTemplates may give, NAMESPACE/NAME each, and
 	// ClusterRoles the ClusterRoles, by name: in any of the Namespaces. The reconcilers get the

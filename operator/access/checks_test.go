@@ -351,7 +351,7 @@ func TestACheckIsAskedAfterApprovalAndNotAgainByAnotherManager(t *testing.T) {
 	d.told.refuse("")
 	logger, _ := testkit.Logger(t)
 	next := newManager(t, manager.Options{
-		OperatorFingerprint: "admitkit", Namespace: d.namespace, Host: "127.0.0.1", Port: port, Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
+		OperatorFingerprint: "admitkit", Namespaces: []string{d.namespace}, Host: "127.0.0.1", Port: port, Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
 		Logger: logger, RESTConfig: managerUser.Config, RegisterWebHook: new(bool),
 	}, d.options, d.told)
 	testkit.Start(t, next)

@@ -149,7 +149,7 @@ func startCommon(t *testing.T) (namespaces []string) {
 	core, logs := observer.New(zapcore.WarnLevel)
 	commons.logs = append(commons.logs, logs)
 	options := manager.Options{
-		OperatorFingerprint: "admitkit", Namespace: testkit.ManagerNamespace(t, admin), Host: "127.0.0.1", Port: freeport.For(t), Logger: zap.New(core).Sugar(),
+		OperatorFingerprint: "admitkit", Namespaces: []string{testkit.ManagerNamespace(t, admin)}, Host: "127.0.0.1", Port: freeport.For(t), Logger: zap.New(core).Sugar(),
 	}
 	mgr, _ := registered(t, options, access.Options{Namespaces: namespaces}, nil, &commons.told)
 	failed := make(chan error, 1)
@@ -180,7 +180,7 @@ func startOn(t *testing.T, namespace string, port int32, options access.Options,
 	t.Helper()
 	logger, _ := testkit.Logger(t)
 	managerOptions := manager.Options{
-		OperatorFingerprint: "admitkit", Namespace: namespace, Host: "127.0.0.1", Port: port, Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
+		OperatorFingerprint: "admitkit", Namespaces: []string{namespace}, Host: "127.0.0.1", Port: port, Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
 		Logger: logger,
 	}
 	mgr, registrar := registered(t, managerOptions, options, tweak, more...)

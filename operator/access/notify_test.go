@@ -178,7 +178,7 @@ func TestEachStepOfARequestIsNotifiedOnce(t *testing.T) {
 	before := len(to.about(whole)) + len(to.about(late)) + len(to.about(denied)) + len(to.about(revoked))
 	logger, _ := testkit.Logger(t)
 	testkit.Start(t, newManager(t, manager.Options{
-		OperatorFingerprint: "admitkit", Namespace: namespace, Host: "127.0.0.1", Port: port, Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
+		OperatorFingerprint: "admitkit", Namespaces: []string{namespace}, Host: "127.0.0.1", Port: port, Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
 		Logger: logger, RESTConfig: managerUser.Config, RegisterWebHook: new(bool),
 	}, options))
 	awaitWebhooks(t, namespace)

@@ -53,7 +53,7 @@ func runProcess(text string) int {
 		}
 	}()
 	mgr, err := manager.New(manager.Options{
-		OperatorFingerprint: "admitkit", Namespace: options.Namespace, Host: "127.0.0.1", Port: options.Port, KubeConfig: options.KubeConfig,
+		OperatorFingerprint: "admitkit", Namespaces: []string{options.Namespace}, Host: "127.0.0.1", Port: options.Port, KubeConfig: options.KubeConfig,
 		Serving: manager.ServingOptions{MetricsAddress: options.Metrics, DrainPeriod: new(time.Duration)}, Watching: manager.WatchingOptions{LeaderElection: options.LeaderElection},
 		RegisterWebHook: new(bool),
 	})
@@ -173,7 +173,7 @@ line:
 // register registers the webhooks of a manager that runs elsewhere.
 func register(t *testing.T, namespace string, port int32) {
 	t.Helper()
-	registrar := newManager(t, manager.Options{OperatorFingerprint: "admitkit", Namespace: namespace, Host: "127.0.0.1", Port: port, RESTConfig: cluster.Config()}, access.Options{})
+	registrar := newManager(t, manager.Options{OperatorFingerprint: "admitkit", Namespaces: []string{namespace}, Host: "127.0.0.1", Port: port, RESTConfig: cluster.Config()}, access.Options{})
 	if err := registrar.RegisterExtensions(t.Context()); err != nil {
 		t.Fatal(err)
 	}

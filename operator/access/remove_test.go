@@ -61,7 +61,7 @@ func uninstaller(t *testing.T, namespace string, port int32) (*manager.Manager, 
 	}})
 	testkit.Create(t, admin, &rbacv1.ClusterRoleBinding{ObjectMeta: wide, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: wide.Name}, Subjects: subjects})
 	core, logs := observer.New(zapcore.DebugLevel)
-	mgr, err := manager.New(manager.Options{OperatorFingerprint: "admitkit", Namespace: namespace, Host: "127.0.0.1", Port: port, Logger: zap.New(core).Sugar(), RESTConfig: user.Config})
+	mgr, err := manager.New(manager.Options{OperatorFingerprint: "admitkit", Namespaces: []string{namespace}, Host: "127.0.0.1", Port: port, Logger: zap.New(core).Sugar(), RESTConfig: user.Config})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -376,7 +376,7 @@ func mayAskFor(t *testing.T, namespace string) *controlplane.User {
 // removeAs removes the access in a namespace with the rights of a user.
 func removeAs(t *testing.T, user *controlplane.User, namespace string) []error {
 	t.Helper()
-	mgr, err := manager.New(manager.Options{OperatorFingerprint: "admitkit", Namespace: namespace, Host: "127.0.0.1", RESTConfig: user.Config})
+	mgr, err := manager.New(manager.Options{OperatorFingerprint: "admitkit", Namespaces: []string{namespace}, Host: "127.0.0.1", RESTConfig: user.Config})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,13 +19,13 @@ var (
 
 // Rights implements [extension.Entitled]: what the reconcilers need.
 func (r *requests) Rights() []rbacv1.PolicyRule {
-	return r.Places.WatchedRules(slices.Concat(kube.ToGrant(), r.toHold(), r.toBind().BindRules(r.Places.Watched)))
+	return r.Places.WatchedRules(slices.Concat(kube.ToGrant(), r.toHold()))
 }
 
 // NamespaceRights implements [extension.NamespaceEntitled].
 func (r *requests) NamespaceRights() map[string][]rbacv1.PolicyRule {
 	rules, bind := r.Places.NamedRules(slices.Concat(kube.ToGrant(), r.toHold())), r.toBind()
-	for namespace := range rules {
+	for _, namespace := range r.Places.Names() {
 		rules[namespace] = slices.Concat(rules[namespace], bind.BindRules(namespace))
 	}
 	if r.Places.All() {

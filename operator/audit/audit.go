@@ -45,7 +45,7 @@ func New(options Options) *Audit { return &Audit{options} }
 // gate of each scope, the controller that evicts touched Pods, and the sinks that consist
 // of parts themselves.
 func (a *Audit) Parts(mgr extension.Manager) ([]any, error) {
-	auditor, err := newAuditor(a.options, mgr.GetNamespace())
+	auditor, err := newAuditor(a.options, mgr.GetNamespaces())
 	if err != nil {
 		return nil, fmt.Errorf("audit options: %w", err)
 	}

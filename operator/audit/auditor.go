@@ -19,10 +19,10 @@ import (
 
 // auditor is what the gates have in common.
 type auditor struct {
-	options   Options
-	namespace string // the manager's, "" for every namespace
-	redactor  *act.Redactor
-	pipeline  *pipeline
+	options    Options
+	namespaces []string // the watched ones, none for all
+	redactor   *act.Redactor
+	pipeline   *pipeline
 
 	// The following are set by Register. The enforcer and the toucher are nil
 	// unless the options need them.
@@ -33,8 +33,8 @@ type auditor struct {
 	toucher  *touch.Toucher
 }
 
-func newAuditor(options Options, namespace string) (*auditor, error) {
-	options, err := options.withDefaults(namespace)
+func newAuditor(options Options, namespaces []string) (*auditor, error) {
+	options, err := options.withDefaults(namespaces)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func newAuditor(options Options, namespace string) (*auditor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("Redact: %w", err)
 	}
-	return &auditor{options: options, namespace: namespace, redactor: redactor, pipeline: newPipeline(options.Sinks, options.ClusterName, options.Clock)}, nil
+	return &auditor{options: options, namespaces: namespaces, redactor: redactor, pipeline: newPipeline(options.Sinks, options.ClusterName, options.Clock)}, nil
 }
 
 // Register connects to the cluster and starts the sinks. Each gate calls it.

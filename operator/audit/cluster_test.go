@@ -164,7 +164,7 @@ func startUntil(t *testing.T, user *controlplane.User, namespace string, options
 	t.Helper()
 	logger, logs := testkit.Logger(t)
 	managerOptions := manager.Options{
-		OperatorFingerprint: "admitkit", Namespace: namespace, Host: "127.0.0.1", Port: freeport.For(t), Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
+		OperatorFingerprint: "admitkit", Namespaces: []string{namespace}, Host: "127.0.0.1", Port: freeport.For(t), Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
 		Logger: logger, RESTConfig: user.Config, RegisterWebHook: new(bool),
 	}
 	return logs, startWith(t, managerOptions, options)
@@ -185,7 +185,7 @@ func startWith(t *testing.T, managerOptions manager.Options, options audit.Optio
 	stop = testkit.Start(t, mgr)
 	// Webhooks that nobody serves would refuse what other tests do.
 	t.Cleanup(unregister)
-	testkit.Eventually(t, "the API server calls the webhook", func(ctx context.Context) bool { return isCalled(ctx, t, managerOptions.Namespace) })
+	testkit.Eventually(t, "the API server calls the webhook", func(ctx context.Context) bool { return isCalled(ctx, t, managerOptions.Namespaces[0]) })
 	return stop
 }
 
@@ -209,7 +209,7 @@ func register(t *testing.T, options manager.Options, auditOptions audit.Options)
 		err := registrar.UnregisterExtensions(ctx)
 		if err == nil {
 			err = testkit.Poll(ctx, time.Minute, "the API server calls the webhook no longer", func(ctx context.Context) error {
-				if isCalled(ctx, t, options.Namespace) {
+				if isCalled(ctx, t, options.Namespaces[0]) {
 					return errors.New("it calls it")
 				}
 				return nil

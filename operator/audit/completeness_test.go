@@ -42,7 +42,7 @@ func noExecIsMissing(t *testing.T) {
 		runPod(t, ns, pod)
 	}
 	options := processOptions{Namespace: ns, File: filepath.Join(t.TempDir(), "audit.jsonl"), Port: freeport.For(t)}
-	t.Cleanup(register(t, manager.Options{OperatorFingerprint: "admitkit", Namespace: ns, Host: "127.0.0.1", Port: options.Port}, options.closed()))
+	t.Cleanup(register(t, manager.Options{OperatorFingerprint: "admitkit", Namespaces: []string{ns}, Host: "127.0.0.1", Port: options.Port}, options.closed()))
 	running := startProcess(t, options)
 	testkit.Eventually(t, "the API server calls the webhook", func(ctx context.Context) bool { return isCalled(ctx, t, ns) })
 	var done atomic.Int64

@@ -213,7 +213,7 @@ func TestNoneOfTooManyPassesUnrecorded(t *testing.T) {
 	logger, logs := testkit.Logger(t)
 	n := testkit.Long(2000, 64)
 	startWith(t, manager.Options{
-		OperatorFingerprint: "admitkit", Logger: logger, Namespace: ns, Host: "127.0.0.1", Port: freeport.For(t), RESTConfig: managerUser.Config, RegisterWebHook: new(bool),
+		OperatorFingerprint: "admitkit", Logger: logger, Namespaces: []string{ns}, Host: "127.0.0.1", Port: freeport.For(t), RESTConfig: managerUser.Config, RegisterWebHook: new(bool),
 		Serving: manager.ServingOptions{DrainPeriod: new(time.Duration), MaxInFlight: 2},
 	}, audit.Options{WithoutNodeProxy: true, Sinks: []audit.SinkOptions{{Sink: slow, FailurePolicy: audit.Closed, Timeout: audit.MaxTimeout}}})
 	attacked := make(chan struct{})

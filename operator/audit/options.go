@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/clock"
 
+	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/audit/internal/act"
 	"github.com/admitkit/admitkit/operator/audit/sink"
 )
@@ -53,7 +54,7 @@ type Options struct {
 	// Enforcement, refused. Default: false.
 	WithoutNodeProxy bool
 	// Enforcement makes sessions need an access request. It applies in the
-	// watched namespace, or everywhere if there is none. Default: they do not.
+	// watched namespaces, or everywhere if there are none. Default: they do not.
 	Enforcement *Enforcement
 	// TouchedPods says what happens to Pods after interactive sessions, in the
 	// same namespaces. Default: nothing.
@@ -104,7 +105,7 @@ var DefaultRedact = act.DefaultRedact
 var clusterName = regexp.MustCompile(`^[!-~]{0,253}$`)
 
 // withDefaults returns valid options for a manager of this namespace.
-func (o Options) withDefaults(namespace string) (Options, error) {
+func (o Options) withDefaults(namespaces []string) (Options, error) {
 	if o.Required && o.Sinks != nil {
 		return o, errors.New("options Required and Sinks exclude each other: set FailurePolicy of a sink to Closed")
 	}
@@ -127,7 +128,7 @@ func (o Options) withDefaults(namespace string) (Options, error) {
 	if i := slices.Index(o.ImageUpdaters, ""); i >= 0 {
 		return o, fmt.Errorf("ImageUpdaters[%d] is empty: it must be the name of a user", i)
 	}
-	if err := o.setRules(namespace); err != nil {
+	if err := o.setRules(namespaces); err != nil {
 		return o, err
 	}
 	return o, o.setSinks()
@@ -135,14 +136,14 @@ func (o Options) withDefaults(namespace string) (Options, error) {
 
 // setRules checks the options of enforcement and of touched Pods, and sets their
 // defaults.
-func (o *Options) setRules(namespace string) error {
+func (o *Options) setRules(namespaces []string) error {
 	if o.Enforcement != nil {
 		rules := o.Enforcement.options()
 		if err := rules.Validate(); err != nil {
 			return fmt.Errorf("Enforcement.%w", err)
 		}
-		if namespace != "" && o.NamespaceSelector == nil {
-			o.NamespaceSelector = named(namespace)
+		if len(namespaces) > 0 && o.NamespaceSelector == nil {
+			o.NamespaceSelector = extension.InNamespaces(namespaces...)
 		}
 	}
 	if o.TouchedPods != nil {

@@ -41,7 +41,7 @@ func runProcess(text string) int {
 		return 1
 	}
 	mgr, err := manager.New(manager.Options{
-		OperatorFingerprint: "admitkit", Namespace: options.Namespace, Host: "127.0.0.1", Port: options.Port, KubeConfig: options.KubeConfig,
+		OperatorFingerprint: "admitkit", Namespaces: []string{options.Namespace}, Host: "127.0.0.1", Port: options.Port, KubeConfig: options.KubeConfig,
 		RegisterWebHook: new(bool), Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
 	})
 	if err == nil {

@@ -23,7 +23,7 @@ func NewRecorder(options Options) *Recorder { return &Recorder{options} }
 
 // Parts implements [extension.Composite].
 func (r *Recorder) Parts(mgr extension.Manager) ([]any, error) {
-	auditor, err := newAuditor(r.options, mgr.GetNamespace())
+	auditor, err := newAuditor(r.options, mgr.GetNamespaces())
 	if err != nil {
 		return nil, fmt.Errorf("audit options: %w", err)
 	}
@@ -42,7 +42,7 @@ var (
 
 // Rights implements [extension.Entitled]: what the sinks need.
 func (r *recorder) Rights() []rbacv1.PolicyRule {
-	if r.beyondNamespace() {
+	if r.beyondNamespaces() {
 		return nil
 	}
 	return r.options.sinkRights()
@@ -51,7 +51,7 @@ func (r *recorder) Rights() []rbacv1.PolicyRule {
 // ClusterRights implements [extension.ClusterEntitled].
 func (r *recorder) ClusterRights() []rbacv1.PolicyRule {
 	rights := r.options.sinkClusterRights()
-	if r.beyondNamespace() {
+	if r.beyondNamespaces() {
 		rights = append(rights, r.options.sinkRights()...)
 	}
 	return rights

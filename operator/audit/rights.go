@@ -1,6 +1,7 @@
 package audit
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 
@@ -11,7 +12,7 @@ import (
 // Rights implements [extension.Entitled]: to read the Pod of an act, and what the
 // sinks need.
 func (a *auditor) Rights() []rbacv1.PolicyRule {
-	if a.beyondNamespace() {
+	if a.beyondNamespaces() {
 		return nil
 	}
 	return a.options.rights()
@@ -20,7 +21,7 @@ func (a *auditor) Rights() []rbacv1.PolicyRule {
 // ClusterRights implements [extension.ClusterEntitled].
 func (a *auditor) ClusterRights() []rbacv1.PolicyRule {
 	var rights []rbacv1.PolicyRule
-	if a.beyondNamespace() {
+	if a.beyondNamespaces() {
 		rights = a.options.rights()
 	}
 	rights = append(rights, a.options.sinkClusterRights()...)
@@ -30,11 +31,15 @@ func (a *auditor) ClusterRights() []rbacv1.PolicyRule {
 	return rights
 }
 
-// beyondNamespace reports whether acts outside the watched namespace are
+// beyondNamespaces reports whether acts outside the watched namespaces are
 // recorded.
-func (a *auditor) beyondNamespace() bool {
+func (a *auditor) beyondNamespaces() bool {
 	selector := a.options.NamespaceSelector
-	return selector != nil && (a.namespace == "" || !apiequality.Semantic.DeepEqual(selector, named(a.namespace)))
+	if selector == nil {
+		return false
+	}
+	one := len(a.namespaces) == 1 && apiequality.Semantic.DeepEqual(selector.MatchLabels, map[string]string{corev1.LabelMetadataName: a.namespaces[0]}) && len(selector.MatchExpressions) == 0
+	return !one && (len(a.namespaces) == 0 || !apiequality.Semantic.DeepEqual(selector, extension.InNamespaces(a.namespaces...)))
 }
 
 func (o *Options) rights() []rbacv1.PolicyRule {

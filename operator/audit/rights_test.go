@@ -11,16 +11,17 @@ import (
 
 func TestWhatIsAuditedInOneNamespaceNeedsNoRightsOnPodsOfOthers(t *testing.T) {
 	for name, test := range map[string]struct {
-		namespace  string
+		namespaces []string
 		options    Options
 		everywhere bool
 	}{
-		"recording":                     {"shop", Options{}, false},
-		"enforcement":                   {"shop", Options{Enforcement: &Enforcement{}}, false},
-		"recording everywhere":          {"shop", Options{NamespaceSelector: extension.EveryNamespace()}, true},
-		"recording everywhere, no name": {"", Options{NamespaceSelector: extension.EveryNamespace()}, true},
+		"recording":                     {[]string{"shop"}, Options{}, false},
+		"enforcement":                   {[]string{"shop"}, Options{Enforcement: &Enforcement{}}, false},
+		"recording everywhere":          {[]string{"shop"}, Options{NamespaceSelector: extension.EveryNamespace()}, true},
+		"enforcement in two":            {[]string{"bar", "shop"}, Options{Enforcement: &Enforcement{}}, false},
+		"recording everywhere, no name": {nil, Options{NamespaceSelector: extension.EveryNamespace()}, true},
 	} {
-		a, err := newAuditor(test.options, test.namespace)
+		a, err := newAuditor(test.options, test.namespaces)
 		if err != nil {
 			t.Fatal(err)
 		}

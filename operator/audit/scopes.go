@@ -2,8 +2,6 @@ package audit
 
 import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
@@ -45,9 +43,4 @@ func (o *Options) failurePolicy() admissionregistrationv1.FailurePolicyType {
 		}
 	}
 	return admissionregistrationv1.Ignore
-}
-
-// named selects one namespace.
-func named(namespace string) *metav1.LabelSelector {
-	return &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}}
 }

@@ -68,10 +68,10 @@ func (b *bindable) addClusterRoles(o *Options, mgr extension.Manager) error {
 		return errors.New("Namespaces: they are those in which BindableClusterRoles may be bound, and there are none of these; a Role of BindableRoles has its own")
 	case len(o.BindableClusterRoles) == 0:
 		return nil
-	case len(namespaces) == 0 && mgr.GetNamespace() == "":
+	case len(namespaces) == 0 && len(mgr.GetNamespaces()) == 0:
 		return errors.New("Namespaces: required with BindableClusterRoles, because the manager watches every namespace: name those in which they may be bound")
 	case len(namespaces) == 0:
-		namespaces = []string{mgr.GetNamespace()}
+		namespaces = mgr.GetNamespaces()
 	}
 	for _, name := range o.BindableClusterRoles {
 		if err := cluster.CheckClusterRole(name); err != nil {

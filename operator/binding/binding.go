@@ -53,7 +53,7 @@ type Options struct {
 	// Namespaces may bind.
 	BindableClusterRoles []string
 	// Namespaces are those in which BindableClusterRoles may be bound. They cannot be the
-	// manager's own, nor the control plane's. Default: the watched namespace; required
+	// manager's own, nor the control plane's. Default: the watched namespaces; required
 	// with BindableClusterRoles if every namespace is watched.
 	Namespaces []string
 	// BindableClusterWide are the ClusterRoles that TransientClusterRoleBindings may

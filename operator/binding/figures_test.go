@@ -61,7 +61,7 @@ func startKillable(t *testing.T, o binding.Options, with *access.Options) *killa
 	t.Helper()
 	logger, _ := testkit.Logger(t)
 	k := &killable{binding: o, access: with, writes: &atomic.Int64{}, options: manager.Options{
-		OperatorFingerprint: "admitkit", Namespace: testkit.Namespace(t, admin), Host: "127.0.0.1", Port: freeport.For(t),
+		OperatorFingerprint: "admitkit", Namespaces: []string{testkit.Namespace(t, admin)}, Host: "127.0.0.1", Port: freeport.For(t),
 		Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)}, Logger: logger, RESTConfig: server.Config(),
 	}}
 	registrar := k.newManager(t, k.options)

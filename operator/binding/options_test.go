@@ -15,7 +15,9 @@ import (
 
 func host(namespace string) *fakes.Manager {
 	mgr := fakes.NewManager()
-	mgr.GetNamespaceReturns(namespace)
+	if namespace != "" {
+		mgr.GetNamespacesReturns([]string{namespace})
+	}
 	mgr.GetWebhookNamespaceReturns("my-system")
 	return mgr
 }

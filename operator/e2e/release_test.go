@@ -44,7 +44,7 @@ var (
 // sample returns a release of the sample operator that watches only the namespace
 // e2e-NAME.
 func sample(name string, extensions int, more ...string) release {
-	values := append(imageValues(sampleImage), "audit.enabled=false", "watchNamespace="+prefix+name,
+	values := append(imageValues(sampleImage), "audit.enabled=false", "watchNamespaces={"+prefix+name+"}",
 		sampleArgs(extensions, "stamp"))
 	return release{name: name, values: append(values, more...)}
 }

@@ -206,7 +206,7 @@ func policyOf(namespace, name, templates string) *v1alpha1.BrokerPolicy {
 // serve runs the broker until the test ends.
 func (l *leased) serve(t *testing.T, name string) {
 	t.Helper()
-	managertest.Run(t, server, managertest.Options{Name: name, Manager: manager.Options{Namespace: l.here, WebhookNamespace: l.broker}}, func(mgr *manager.Manager) error {
+	managertest.Run(t, server, managertest.Options{Name: name, Manager: manager.Options{Namespaces: []string{l.here}, WebhookNamespace: l.broker}}, func(mgr *manager.Manager) error {
 		return mgr.AddExtension(broker.New(broker.Options{
 			Address: fmt.Sprintf("127.0.0.1:%d", l.port), ServingNames: []string{"localhost"}, Namespaces: []string{l.here},
 			Controllers: []string{"system:serviceaccount:" + l.WebhookNamespace + ":" + l.name + "-reconciler"},

@@ -7,7 +7,7 @@ import (
 
 // BrokerPolicies admits BrokerPolicies, and keeps their conditions.
 type BrokerPolicies struct {
-	// Namespaces are those in which conditions are kept. Default: the watched namespace, or
+	// Namespaces are those in which conditions are kept. Default: the watched namespaces, or
 	// every one if there is none.
 	Namespaces []string
 }

@@ -59,7 +59,7 @@ import (
 // namespace.
 type Options struct {
 	// Namespaces are those in which SandboxRuns run. They cannot be the manager's own, nor
-	// the control plane's. Default: the watched namespace; required if every namespace is
+	// the control plane's. Default: the watched namespaces; required if every namespace is
 	// watched.
 	Namespaces []string
 	// Egress says how Pods are held to the egress of their template; see [egress.Options].
@@ -161,10 +161,9 @@ func (s *Sandbox) Parts(mgr extension.Manager) ([]any, error) {
 // namespacesOf returns the namespaces in which runs run, sorted.
 func namespacesOf(named []string, mgr extension.Manager) ([]string, error) {
 	if len(named) == 0 {
-		if mgr.GetNamespace() == "" {
+		if named = mgr.GetNamespaces(); len(named) == 0 {
 			return nil, errors.New("required, because the manager watches every namespace: name those in which runs may run")
 		}
-		named = []string{mgr.GetNamespace()}
 	}
 	if len(named) > maxNamespaces {
 		return nil, fmt.Errorf("%d are named, at most %d are allowed", len(named), maxNamespaces)

@@ -149,7 +149,7 @@ func (c *cluster) install(t *testing.T, change func(*session.Options), auditing 
 	}
 	running := managertest.Options{CRDPaths: []string{"../config/crd"}, Objects: before}
 	if len(before) > 0 {
-		running.Manager.Namespace = before[0].GetNamespace()
+		running.Manager.Namespaces = []string{before[0].GetNamespace()}
 	}
 	for _, object := range before {
 		if own, ok := object.(*corev1.Namespace); ok {

@@ -309,9 +309,9 @@ func (s *Session) records(ctx context.Context, reader client.Reader, namespace s
 
 // recordsIn reports whether sessions in a namespace are recorded. It asks for the labels of
 // the namespace if they decide.
-func (o *Options) recordsIn(ctx context.Context, watched, namespace string, labelsOf func(context.Context, string) (map[string]string, error)) (bool, error) {
+func (o *Options) recordsIn(ctx context.Context, watched []string, namespace string, labelsOf func(context.Context, string) (map[string]string, error)) (bool, error) {
 	if o.NamespaceSelector == nil {
-		return watched == "" || namespace == watched, nil
+		return len(watched) == 0 || slices.Contains(watched, namespace), nil
 	}
 	selector, err := metav1.LabelSelectorAsSelector(o.NamespaceSelector)
 	if err != nil {

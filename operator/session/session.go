@@ -81,7 +81,7 @@ var ErrConfiguration = collector.ErrConfiguration
 // Options of [New].
 type Options struct {
 	// NamespaceSelector selects the namespaces in which sessions are recorded. Default: the
-	// watched namespace, or every namespace if there is none.
+	// watched namespaces, or every namespace if there are none.
 	NamespaceSelector *metav1.LabelSelector
 	// Image is that of the recorder. Required.
 	Image string
@@ -188,8 +188,8 @@ const (
 // Session is the extension. Make one with [New].
 type Session struct {
 	options Options
-	// watched is the manager's namespace, "" for all. Parts sets it.
-	watched string
+	// watched are the watched namespaces, none for all. Parts sets it.
+	watched []string
 }
 
 var _ extension.Composite = (*Session)(nil)
@@ -205,7 +205,7 @@ func (s *Session) Parts(mgr extension.Manager) ([]any, error) {
 	}
 	shared := &shared{options: options}
 	if mgr != nil {
-		shared.namespace, s.watched = mgr.GetWebhookNamespace(), mgr.GetNamespace()
+		shared.namespace, s.watched = mgr.GetWebhookNamespace(), mgr.GetNamespaces()
 		shared.watched = s.watched
 	}
 	w, g, i, k, d := &wrapper{shared}, &guard{shared}, &injector{shared}, &podGuard{shared}, &debugger{shared}
@@ -340,8 +340,8 @@ type shared struct {
 	failed  error
 
 	mgr       extension.Manager
-	namespace string // the manager's own
-	watched   string // the manager's, "" for all
+	namespace string   // the manager's own
+	watched   []string // none for all
 	instance  string
 	log       *zap.Logger
 	core      corev1client.CoreV1Interface

@@ -78,7 +78,7 @@ func (h *standIn) GetKubeConnection() (*rest.Config, error)             { return
 func (h *standIn) GetKubeClient() (corev1client.CoreV1Interface, error) { return h.core, nil }
 func (h *standIn) GetLogger() *zap.SugaredLogger                        { return h.logger.Sugar() }
 
-func (h *standIn) GetNamespace() string        { return "" }
+func (h *standIn) GetNamespaces() []string     { return nil }
 func (h *standIn) GetWebhookNamespace() string { return "admitkit-system" }
 func (h *standIn) GetFingerprint() string      { return "admitkit" }
 func (h *standIn) GetReconcilerUser() string   { return "" }

@@ -283,7 +283,7 @@ func testFinder(t *testing.T, cluster *controlplane.ControlPlane) {
 	for _, object := range shopObjects() {
 		memory.With(object)
 	}
-	installed := managertest.Run(t, cluster, managertest.Options{Manager: manager.Options{Namespace: shop}}, func(mgr *manager.Manager) error {
+	installed := managertest.Run(t, cluster, managertest.Options{Manager: manager.Options{Namespaces: []string{shop}}}, func(mgr *manager.Manager) error {
 		return mgr.AddExtension(add())
 	})
 	for name := range finds {

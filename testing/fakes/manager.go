@@ -101,15 +101,15 @@ type Manager struct {
 	getLoggerReturnsOnCall map[int]struct {
 		result1 *zap.SugaredLogger
 	}
-	GetNamespaceStub        func() string
-	getNamespaceMutex       sync.RWMutex
-	getNamespaceArgsForCall []struct {
+	GetNamespacesStub        func() []string
+	getNamespacesMutex       sync.RWMutex
+	getNamespacesArgsForCall []struct {
 	}
-	getNamespaceReturns struct {
-		result1 string
+	getNamespacesReturns struct {
+		result1 []string
 	}
-	getNamespaceReturnsOnCall map[int]struct {
-		result1 string
+	getNamespacesReturnsOnCall map[int]struct {
+		result1 []string
 	}
 	GetReconcilerUserStub        func() string
 	getReconcilerUserMutex       sync.RWMutex
@@ -622,15 +622,15 @@ func (fake *Manager) GetLoggerReturnsOnCall(i int, result1 *zap.SugaredLogger) {
 	}{result1}
 }
 
-func (fake *Manager) GetNamespace() string {
-	fake.getNamespaceMutex.Lock()
-	ret, specificReturn := fake.getNamespaceReturnsOnCall[len(fake.getNamespaceArgsForCall)]
-	fake.getNamespaceArgsForCall = append(fake.getNamespaceArgsForCall, struct {
+func (fake *Manager) GetNamespaces() []string {
+	fake.getNamespacesMutex.Lock()
+	ret, specificReturn := fake.getNamespacesReturnsOnCall[len(fake.getNamespacesArgsForCall)]
+	fake.getNamespacesArgsForCall = append(fake.getNamespacesArgsForCall, struct {
 	}{})
-	stub := fake.GetNamespaceStub
-	fakeReturns := fake.getNamespaceReturns
-	fake.recordInvocation("GetNamespace", []interface{}{})
-	fake.getNamespaceMutex.Unlock()
+	stub := fake.GetNamespacesStub
+	fakeReturns := fake.getNamespacesReturns
+	fake.recordInvocation("GetNamespaces", []interface{}{})
+	fake.getNamespacesMutex.Unlock()
 	if stub != nil {
 		return stub()
 	}
@@ -640,38 +640,38 @@ func (fake *Manager) GetNamespace() string {
 	return fakeReturns.result1
 }
 
-func (fake *Manager) GetNamespaceCallCount() int {
-	fake.getNamespaceMutex.RLock()
-	defer fake.getNamespaceMutex.RUnlock()
-	return len(fake.getNamespaceArgsForCall)
+func (fake *Manager) GetNamespacesCallCount() int {
+	fake.getNamespacesMutex.RLock()
+	defer fake.getNamespacesMutex.RUnlock()
+	return len(fake.getNamespacesArgsForCall)
 }
 
-func (fake *Manager) GetNamespaceCalls(stub func() string) {
-	fake.getNamespaceMutex.Lock()
-	defer fake.getNamespaceMutex.Unlock()
-	fake.GetNamespaceStub = stub
+func (fake *Manager) GetNamespacesCalls(stub func() []string) {
+	fake.getNamespacesMutex.Lock()
+	defer fake.getNamespacesMutex.Unlock()
+	fake.GetNamespacesStub = stub
 }
 
-func (fake *Manager) GetNamespaceReturns(result1 string) {
-	fake.getNamespaceMutex.Lock()
-	defer fake.getNamespaceMutex.Unlock()
-	fake.GetNamespaceStub = nil
-	fake.getNamespaceReturns = struct {
-		result1 string
+func (fake *Manager) GetNamespacesReturns(result1 []string) {
+	fake.getNamespacesMutex.Lock()
+	defer fake.getNamespacesMutex.Unlock()
+	fake.GetNamespacesStub = nil
+	fake.getNamespacesReturns = struct {
+		result1 []string
 	}{result1}
 }
 
-func (fake *Manager) GetNamespaceReturnsOnCall(i int, result1 string) {
-	fake.getNamespaceMutex.Lock()
-	defer fake.getNamespaceMutex.Unlock()
-	fake.GetNamespaceStub = nil
-	if fake.getNamespaceReturnsOnCall == nil {
-		fake.getNamespaceReturnsOnCall = make(map[int]struct {
-			result1 string
+func (fake *Manager) GetNamespacesReturnsOnCall(i int, result1 []string) {
+	fake.getNamespacesMutex.Lock()
+	defer fake.getNamespacesMutex.Unlock()
+	fake.GetNamespacesStub = nil
+	if fake.getNamespacesReturnsOnCall == nil {
+		fake.getNamespacesReturnsOnCall = make(map[int]struct {
+			result1 []string
 		})
 	}
-	fake.getNamespaceReturnsOnCall[i] = struct {
-		result1 string
+	fake.getNamespacesReturnsOnCall[i] = struct {
+		result1 []string
 	}{result1}
 }
 

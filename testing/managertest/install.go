@@ -26,10 +26,12 @@ import (
 // pollInterval is the pause where there is no event to wait for.
 const pollInterval = 20 * time.Millisecond
 
-// createFirst creates the watched namespace and what the author has.
+// createFirst creates the watched namespaces and what the author has.
 func (i *Installation) createFirst(ctx context.Context) error {
-	if err := i.createAll(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: i.Namespace}}); err != nil {
-		return err
+	for _, name := range append([]string{i.Namespace}, i.options.Manager.Namespaces...) {
+		if err := i.createAll(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+			return err
+		}
 	}
 	if err := i.installCRDs(ctx, i.options.CRDPaths); err != nil {
 		return err

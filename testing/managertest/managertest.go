@@ -71,9 +71,9 @@ type Options struct {
 	// Serving.MetricsAddress, Registration.UnregisterOnStop and
 	// Watching.ReconcilerUser, and refuses them.
 	Manager manager.Options
-	// AllNamespaces leaves Manager.Namespace empty: the extensions receive the objects
-	// of every namespace. Default: they receive those of Manager.Namespace, or if that is
-	// empty of a new namespace.
+	// AllNamespaces leaves Manager.Namespaces empty: the extensions receive the objects
+	// of every namespace. Default: they receive those of Manager.Namespaces, which Run
+	// creates, or if there are none of a new namespace.
 	AllNamespaces bool
 
 	// CRDPaths are files and folders with CustomResourceDefinitions to install. Those that
@@ -91,8 +91,8 @@ type Options struct {
 
 // Installation is what [Run] runs.
 type Installation struct {
-	// Namespace is the watched namespace; with AllNamespaces, a new namespace for the
-	// objects of the test.
+	// Namespace is the watched namespace, the first of several; with AllNamespaces, a new
+	// namespace for the objects of the test.
 	Namespace string
 	// WebhookNamespace is the manager's own namespace, with its ServiceAccounts.
 	WebhookNamespace string
@@ -218,15 +218,18 @@ func (i *Installation) complete() error {
 			return fmt.Errorf("options: Manager.%s: must be empty: Run sets it", field)
 		}
 	}
-	if i.options.AllNamespaces && o.Namespace != "" {
-		return fmt.Errorf("options: AllNamespaces and Manager.Namespace %q: set only one of them", o.Namespace)
+	if i.options.AllNamespaces && len(o.Namespaces) > 0 {
+		return fmt.Errorf("options: AllNamespaces and Manager.Namespaces %q: set only one of them", o.Namespaces)
 	}
 	name := cmp.Or(i.options.Name, "test")
 	i.options.Name = name
 	o.OperatorFingerprint = cmp.Or(o.OperatorFingerprint, name)
-	i.Namespace = cmp.Or(o.Namespace, name+"-"+utilrand.String(5))
-	if !i.options.AllNamespaces {
-		o.Namespace = i.Namespace
+	i.Namespace = name + "-" + utilrand.String(5)
+	switch {
+	case len(o.Namespaces) > 0:
+		i.Namespace = o.Namespaces[0]
+	case !i.options.AllNamespaces:
+		o.Namespaces = []string{i.Namespace}
 	}
 	i.WebhookNamespace = cmp.Or(o.WebhookNamespace, name+"-system-"+utilrand.String(5))
 	o.WebhookNamespace = i.WebhookNamespace

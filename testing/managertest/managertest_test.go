@@ -124,6 +124,101 @@ func stamped(ctx context.Context, t *testing.T, installed *managertest.Installat
 	return object.Labels["stamped"] == "yes"
 }
 
+// sidecars is a Mutator that adds a sidecar to Pods, with the image that a ConfigMap of their
+// namespace names.
+type sidecars struct{ client client.Reader }
+
+func (s *sidecars) Reads() []client.Object { return []client.Object{&corev1.ConfigMap{}} }
+
+func (s *sidecars) Register(mgr extension.Manager) error {
+	s.client = mgr.GetKubeManager().GetClient()
+	return nil
+}
+
+func (s *sidecars) Mutate(ctx context.Context, pod *corev1.Pod, _ *extension.Request) error {
+	var config corev1.ConfigMap
+	if err := s.client.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: "settings"}, &config); err != nil {
+		return err
+	}
+	pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "sidecar", Image: config.Data["image"]})
+	return nil
+}
+
+func TestSeveralNamespacesAreWatched(t *testing.T) {
+	t.Parallel()
+	var watched []string
+	var settings []client.Object
+	for _, name := range []string{"one", "two"} {
+		watched = append(watched, "several-"+name)
+		object := configMapIn("several-" + name)
+		object.Data = map[string]string{"image": "proxy-" + name}
+		settings = append(settings, object)
+	}
+	settings = append(settings, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "several-not"}}, configMapIn("several-not"))
+	seen := &namesSeen{}
+	installed := managertest.Run(t, cluster, managertest.Options{Name: "several", Manager: manager.Options{Namespaces: watched}, Objects: settings}, func(mgr *manager.Manager) error {
+		return errors.Join(
+			mgr.AddExtension(extension.Mutating(&sidecars{}, extension.Scope{Name: "sidecar"})),
+			mgr.AddExtension(&stamps{rights: on("configmaps", "list", "watch", "update")}),
+			mgr.AddExtension(seen))
+	})
+	for i, namespace := range append(watched, "several-not") {
+		pod := podIn(namespace)
+		if err := installed.Admin.Create(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+		var images []string
+		for _, c := range pod.Spec.Containers {
+			images = append(images, c.Image)
+		}
+		if want := [][]string{{"web", "proxy-one"}, {"web", "proxy-two"}, {"web"}}[i]; !slices.Equal(images, want) {
+			t.Errorf("a Pod in %s has the images %v, want %v", namespace, images, want)
+		}
+	}
+	for _, namespace := range watched {
+		testkit.Eventually(t, "what runs apart works in "+namespace, func(ctx context.Context) bool {
+			return stamped(ctx, t, installed, configMapIn(namespace)) && seen.has(namespace)
+		})
+	}
+	if stamped(t.Context(), t, installed, configMapIn("several-not")) || seen.has("several-not") {
+		t.Error("what runs apart works in a namespace that is not watched")
+	}
+	var roles rbacv1.RoleList
+	if err := installed.Admin.List(t.Context(), &roles); err != nil {
+		t.Fatal(err)
+	}
+	places := map[string]bool{}
+	for _, role := range roles.Items {
+		if role.Name == "several-extensions" || role.Name == "several-reconciler-extensions" {
+			places[role.Namespace+"/"+role.Name] = true
+		}
+	}
+	if want := []string{"several-one/several-extensions", "several-one/several-reconciler-extensions", "several-two/several-extensions", "several-two/several-reconciler-extensions"}; !slices.Equal(slices.Sorted(maps.Keys(places)), want) {
+		t.Errorf("the Roles are %v", places)
+	}
+	var wide rbacv1.ClusterRoleList
+	if err := installed.Admin.List(t.Context(), &wide); err != nil {
+		t.Fatal(err)
+	}
+	for _, role := range wide.Items {
+		if strings.HasSuffix(role.Name, "-extensions") && strings.HasPrefix(role.Name, installed.WebhookNamespace) {
+			t.Errorf("ClusterRole %s: %v", role.Name, role.Rules)
+		}
+	}
+}
+
+// namesSeen is a Watcher that keeps the namespaces of the Pods.
+type namesSeen struct{ namespaces sync.Map }
+
+func (s *namesSeen) Handle(_ context.Context, _ extension.Manager, event watch.Event) {
+	s.namespaces.Store(event.Object.(*corev1.Pod).Namespace, true)
+}
+
+func (s *namesSeen) has(namespace string) bool {
+	_, seen := s.namespaces.Load(namespace)
+	return seen
+}
+
 func TestAPodIsAdmittedInTheNamespaceOfTheRunAndNowhereElse(t *testing.T) {
 	t.Parallel()
 	one := managertest.Run(t, cluster, managertest.Options{}, addByWhom)
@@ -478,7 +573,7 @@ func TestWhatGoesWrongFailsTheTest(t *testing.T) {
 			managertest.Options{Manager: manager.Options{KubeConfig: "x"}}, addByWhom, "options: Manager.KubeConfig: must be empty: Run sets it",
 		},
 		"one namespace and all": {
-			managertest.Options{AllNamespaces: true, Manager: manager.Options{Namespace: "apps"}}, addByWhom, `AllNamespaces and Manager.Namespace "apps": set only one`,
+			managertest.Options{AllNamespaces: true, Manager: manager.Options{Namespaces: []string{"apps"}}}, addByWhom, `AllNamespaces and Manager.Namespaces ["apps"]: set only one`,
 		},
 		"an option that is wrong": {
 			managertest.Options{Manager: manager.Options{WatcherStartRV: "x"}}, addByWhom, "WatcherStartRV",

@@ -22,7 +22,7 @@ func label(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
 }
 
 func main() {
-	mgr, err := manager.New(manager.Options{Namespace: os.Getenv("NAMESPACE"), Watching: manager.WatchingOptions{LeaderElection: true}})
+	mgr, err := manager.New(manager.Options{Namespaces: []string{os.Getenv("NAMESPACE")}, Watching: manager.WatchingOptions{LeaderElection: true}})
 	if err != nil {
 		panic(err)
 	}

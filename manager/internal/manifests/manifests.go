@@ -33,15 +33,16 @@ type Config struct {
 	NetworkPolicy    *NetworkPolicy
 
 	// Those of manager.Options, completed.
-	Namespace, WebhookNamespace, ServiceName string
-	SetupCertificateName, LeafSecretName     string
-	PathsSecretName                          string // "" with plain paths
-	HealthAddress, MetricsAddress            string
-	MetricsSecure                            bool
-	Port, ServicePort                        int32
-	DrainPeriod                              time.Duration
-	Probe, ForeignCABundle, LeaderElection   bool
-	Scheme                                   *runtime.Scheme
+	Namespaces                             []string
+	WebhookNamespace, ServiceName          string
+	SetupCertificateName, LeafSecretName   string
+	PathsSecretName                        string // "" with plain paths
+	HealthAddress, MetricsAddress          string
+	MetricsSecure                          bool
+	Port, ServicePort                      int32
+	DrainPeriod                            time.Duration
+	Probe, ForeignCABundle, LeaderElection bool
+	Scheme                                 *runtime.Scheme
 
 	// ConfigurationName names the webhook configurations.
 	ConfigurationName string
@@ -136,7 +137,7 @@ func (i *installer) addNamespace() {
 	if slices.ContainsFunc(i.Objects, func(object client.Object) bool { return identity(object) == identity(own) }) {
 		return
 	}
-	if i.WebhookNamespace == i.Namespace || slices.Contains([]string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic}, i.WebhookNamespace) {
+	if slices.Contains(i.Namespaces, i.WebhookNamespace) || slices.Contains([]string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic}, i.WebhookNamespace) {
 		return
 	}
 	own.ObjectMeta = i.meta(i.WebhookNamespace, "")

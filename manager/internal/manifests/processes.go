@@ -30,6 +30,10 @@ func (i *installer) addRegistrar() {
 		// It needs no list: it watches each by its name.
 		cluster = append(cluster, rule("apiextensions.k8s.io", []string{"customresourcedefinitions"}, []string{"get", "watch", "patch"}, crds...))
 	}
+	if len(i.Namespaces) > 0 {
+		// It says which of them do not exist.
+		cluster = append(cluster, rule("", []string{"namespaces"}, []string{"get"}, i.Namespaces...))
+	}
 	i.addClusterRole(name, name, cluster...)
 	rules := []rbacv1.PolicyRule{rule("", []string{"events"}, []string{"create"})}
 	if i.Probe {

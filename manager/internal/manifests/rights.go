@@ -29,11 +29,13 @@ func (i *installer) addRights(account string, process host.Process, rights host.
 		}
 	}
 	name, watched, cluster := account+"-extensions", rights.Watched, rights.Cluster
-	if i.Namespace != "" {
-		i.warnOutside(rights.Outside)
-		rights.Namespaces[i.Namespace] = append(watched, rights.Namespaces[i.Namespace]...)
-	} else {
+	if len(i.Namespaces) == 0 {
 		cluster = append(watched, cluster...)
+	} else {
+		i.warnOutside(rights.Outside)
+	}
+	for _, namespace := range i.Namespaces {
+		rights.Namespaces[namespace] = slices.Concat(watched, rights.Namespaces[namespace])
 	}
 	for _, namespace := range slices.Sorted(maps.Keys(rights.Namespaces)) {
 		i.addRole(name, account, namespace, rights.Namespaces[namespace]...)
@@ -68,12 +70,12 @@ func (i *installer) addWatch(w extension.Watcher, rights *host.Rights) error {
 }
 
 // warnOutside says whose rights do not follow its scope. To grant them everywhere would
-// be more than the watched namespace promises.
+// be more than the watched namespaces promise.
 func (i *installer) warnOutside(outside []host.Outside) {
 	for _, part := range outside {
-		warning := fmt.Sprintf("extension %s gets admissions from the namespaces of its own NamespaceSelector (%s), but its Rights are granted in %q alone, the watched namespace: "+
-			"elsewhere the API server forbids what it does; name the namespaces in the selector (%s in [...]), or ask by NamespaceRights or, for every namespace, by ClusterRights",
-			part.Name, metav1.FormatLabelSelector(part.Selector), i.Namespace, corev1.LabelMetadataName)
+		warning := fmt.Sprintf("extension %s gets admissions from the namespaces of its own NamespaceSelector (%s), but its Rights are granted only in %s: "+
+			"elsewhere the API server forbids what it does; name the namespaces in the selector (extension.InNamespaces), or ask by NamespaceRights or, for every namespace, by ClusterRights",
+			part.Name, metav1.FormatLabelSelector(part.Selector), i.watched())
 		i.warn(warning)
 	}
 }
@@ -116,13 +118,21 @@ func (i *installer) addReads(process host.Process, rights *host.Rights) error {
 
 // warnOfReads says whose admissions come from namespaces that the cache does not hold.
 func (i *installer) warnOfReads(read host.Read) {
-	if i.Namespace == "" {
+	if len(i.Namespaces) == 0 {
 		return
 	}
-	for _, selector := range host.Beyond(i.Namespace, read.Selectors) {
-		i.warn(fmt.Sprintf("extension %s gets admissions from the namespaces of its own NamespaceSelector (%s), but reads %s from a cache that holds %q alone, the watched namespace: "+
-			"leave the watched namespace empty, or read by GetAPIReader, with Rights", read.Part, metav1.FormatLabelSelector(selector), read.Kind.Kind, i.Namespace))
+	for _, selector := range host.Beyond(i.Namespaces, read.Selectors) {
+		i.warn(fmt.Sprintf("extension %s gets admissions from the namespaces of its own NamespaceSelector (%s), but reads %s from a cache that holds only %s: "+
+			"watch these namespaces, too, or every namespace, or read by GetAPIReader, with Rights", read.Part, metav1.FormatLabelSelector(selector), read.Kind.Kind, i.watched()))
 	}
+}
+
+// watched names the watched namespaces, of which there are some.
+func (i *installer) watched() string {
+	if len(i.Namespaces) == 1 {
+		return fmt.Sprintf("%q, the watched namespace", i.Namespaces[0])
+	}
+	return fmt.Sprintf("%q, the watched namespaces", i.Namespaces)
 }
 
 func (i *installer) addServiceAccount(name string) {

@@ -146,12 +146,12 @@ func TestTheChartRefusesToWatchItsOwnNamespaceWhereItsProgramWould(t *testing.T)
 		`{image: {repository: example.com/stamp}, audit: {enabled: false, required: true}, failurePolicy: Fail}`:    false,
 	} {
 		t.Run(values, func(t *testing.T) {
-			watched := "{watchNamespace: apps, " + strings.TrimPrefix(values, "{")
+			watched := "{watchNamespaces: [apps], " + strings.TrimPrefix(values, "{")
 			pod := podOf(serverOf(objectsOf(t, render(t, watched)))).Spec
 			if _, err := manifests(t, pod, "--webhook-namespace=apps"); (err != nil) != refused && !strings.Contains(values, "stamp") {
 				t.Errorf("the program: %v", err)
 			}
-			if err := refusal(t, "apps", watched); (err != nil) != refused || err != nil && !strings.Contains(err.Error(), "watchNamespace: apps is the manager's own namespace") {
+			if err := refusal(t, "apps", watched); (err != nil) != refused || err != nil && !strings.Contains(err.Error(), "watchNamespaces: apps is the manager's own namespace") {
 				t.Errorf("the chart: %v", err)
 			}
 		})
@@ -166,13 +166,13 @@ func TestTheChartRefusesPlacesOfAccessThatItsProgramWould(t *testing.T) {
 		places  []string
 		want    string
 	}{
-		{"", nil, "access.namespaces: required, because watchNamespace is empty: name the namespaces in which access may be granted"},
+		{"", nil, "access.namespaces: required, because watchNamespaces is empty: name the namespaces in which access may be granted"},
 		{"", []string{"*", "apps"}, "access.namespaces: * stands for all, and must be alone"},
 		{"", []string{"apps", releaseNamespace}, "access.namespaces: rel-system is the manager's own namespace: " + closed},
 		{"apps", []string{releaseNamespace}, "access.namespaces: rel-system is the manager's own namespace: " + closed},
 		{"", []string{metav1.NamespaceSystem}, "access.namespaces: kube-system is a namespace of the control plane: " + closed},
 		{"", []string{"apps", corev1.NamespaceNodeLease}, "access.namespaces: kube-node-lease is a namespace of the control plane: " + closed},
-		{metav1.NamespaceSystem, nil, "watchNamespace: kube-system is a namespace of the control plane: " + closed},
+		{metav1.NamespaceSystem, nil, "watchNamespaces: kube-system is a namespace of the control plane: " + closed},
 		{metav1.NamespaceSystem, []string{"apps"}, ""},
 		{"apps", nil, ""},
 		{"", []string{"*"}, ""},
@@ -183,7 +183,7 @@ func TestTheChartRefusesPlacesOfAccessThatItsProgramWould(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			values := fmt.Sprintf("{watchNamespace: %q, access: {enabled: true, namespaces: %s}}", c.watched, places)
+			values := fmt.Sprintf("{watchNamespaces: [%s], access: {enabled: true, namespaces: %s}}", c.watched, places)
 			made, err := rendering(t, releaseNamespace, values)
 			if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
 				t.Errorf("the chart says %v, want %q", err, c.want)
@@ -211,7 +211,7 @@ func TestTheChartRefusesSessionsThatItsProgramWould(t *testing.T) {
 		{"", "", "a=b", ""},
 		{"apps", "", "", ""},
 	} {
-		values := fmt.Sprintf("{watchNamespace: %q, replicas: 1, sessions: {enabled: true, namespaces: [%s], selector: %q}}", c.watched, c.namespaces, c.selector)
+		values := fmt.Sprintf("{watchNamespaces: [%s], replicas: 1, sessions: {enabled: true, namespaces: [%s], selector: %q}}", c.watched, c.namespaces, c.selector)
 		err := refusal(t, releaseNamespace, values)
 		want := strings.Replace(c.want, "ay where sessions are recorded: ", "sessions.namespaces: required", 1)
 		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
@@ -287,6 +287,10 @@ func TestNoProcessMayBindMoreThanTheRolesThatAreNamed(t *testing.T) {
 		},
 		"roles, everywhere":    {"apps: bind roles.rbac.authorization.k8s.io deployer", "everywhere: bind clusterroles.rbac.authorization.k8s.io view"},
 		"roles of a namespace": {"apps: bind clusterroles.rbac.authorization.k8s.io view", "apps: bind roles.rbac.authorization.k8s.io deployer"},
+		"roles of two namespaces": {
+			"apps: bind clusterroles.rbac.authorization.k8s.io view", "apps: bind roles.rbac.authorization.k8s.io deployer",
+			"default: bind clusterroles.rbac.authorization.k8s.io view",
+		},
 		"bindings": {
 			"apps: bind clusterroles.rbac.authorization.k8s.io edit", "apps: bind clusterroles.rbac.authorization.k8s.io view",
 			"apps: bind roles.rbac.authorization.k8s.io deployer", "everywhere: bind clusterroles.rbac.authorization.k8s.io node-reader",
@@ -408,9 +412,9 @@ func TestEachProcessOfASplitReleaseLacksTheRightsOfTheOthers(t *testing.T) {
 	for values, places := range map[string]string{
 		`{access: {enabled: true, namespaces: [other, apps]}}`:                               `^(other|apps): `,
 		`{access: {enabled: true, namespaces: ["*"]}}`:                                       `^everywhere: `,
-		`{access: {enabled: true}, watchNamespace: apps, split: {registrar: Job}}`:           `^apps: `,
-		`{access: {enabled: true, namespaces: [other]}, watchNamespace: apps}`:               `^other: `,
-		`{access: {enabled: true, namespaces: [other]}, watchNamespace: rel-system}`:         `^other: `,
+		`{access: {enabled: true}, watchNamespaces: [apps], split: {registrar: Job}}`:        `^apps: `,
+		`{access: {enabled: true, namespaces: [other]}, watchNamespaces: [apps]}`:            `^other: `,
+		`{access: {enabled: true, namespaces: [other]}, watchNamespaces: [rel-system]}`:      `^other: `,
 		`{access: {enabled: true, namespaces: [other]}, audit: {allNamespaces: true}}`:       `^other: `,
 		`{access: {enabled: true, namespaces: [other]}, audit: {objects: {enabled: true}}}`:  `^other: `,
 		`{access: {enabled: true, namespaces: [other]}, audit: {touchedPods: {mark: true}}}`: `^other: `,
@@ -587,7 +591,8 @@ func TestTheChartsPodsAreThoseOfTheManifests(t *testing.T) {
 		"sessions, read":               `{replicas: 1, sessions: {enabled: true, namespaces: [apps], api: {enabled: true}}}`,
 		"sessions that end":            `{replicas: 1, access: {enabled: true, namespaces: [apps]}, sessions: {enabled: true, selector: "a=b", evict: true}}`,
 		"sessions in a bucket":         `{audit: {objects: {enabled: true}}, sessions: {enabled: true, namespaces: [apps], s3: {endpoint: "s3.example.com:9000", bucket: bbb, prefix: a/, secret: s3}}}`,
-		"a namespace, and three":       `{access: {enabled: true}, watchNamespace: apps}`,
+		"a namespace, and three":       `{access: {enabled: true}, watchNamespaces: [apps]}`,
+		"two namespaces, and three":    `{access: {enabled: true}, watchNamespaces: [apps, default]}`,
 		"two, and the registrar a Job": `{split: {registrar: Job}, access: {enabled: true, namespaces: [apps]}}`,
 	} {
 		t.Run(name, func(t *testing.T) {

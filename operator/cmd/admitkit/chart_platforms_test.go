@@ -173,7 +173,7 @@ func TestServiceAccountsOfTheUserGetTheRightsOfThoseThatTheChartMakes(t *testing
 func TestExtraObjectsAreTakenAsTheyAreAndTextIsATemplateOfTheRelease(t *testing.T) {
 	t.Parallel()
 	documents := render(t, `
-watchNamespace: apps
+watchNamespaces: [apps]
 extraObjects:
 - apiVersion: v1
   kind: ServiceAccount

@@ -37,7 +37,7 @@ func TestAReleaseWorksAndItsUninstallLeavesNothing(t *testing.T) {
 	releases := map[string]string{
 		"one":   "split.enabled=false,crds.keep=false,hooks.enabled=true,hooks.namespaces={default},access.enabled=true,access.namespaces={*},audit.objects.enabled=true,audit.enforcement.enabled=true,binding.roles={default/reader}",
 		"split": "audit.touchedPods.evictAfter=1h",
-		"job":   "split.registrar=Job,watchNamespace=default",
+		"job":   "split.registrar=Job,watchNamespaces={default}",
 	}
 	if testing.Short() {
 		delete(releases, "split")
@@ -77,7 +77,7 @@ func TestASplitReleaseIsUninstalledWhenANamespaceThatItWorkedInIsGone(t *testing
 		kubectl(t, cluster, "create", "namespace", name)
 	}
 	i := &installed{T: t, cluster: cluster, name: release, grants: true}
-	i.helm("install", release, chartDir, "--wait", "--set", "watchNamespace=apps,access.enabled=true,access.namespaces={apps,default},binding.roles={default/reader},rbac.extraRules[0].apiGroups={apps},rbac.extraRules[0].resources={deployments},rbac.extraRules[0].verbs={get}")
+	i.helm("install", release, chartDir, "--wait", "--set", "watchNamespaces={apps},access.enabled=true,access.namespaces={apps,default},binding.roles={default/reader},rbac.extraRules[0].apiGroups={apps},rbac.extraRules[0].resources={deployments},rbac.extraRules[0].verbs={get}")
 	kubectl(t, cluster, "--namespace", releaseNamespace, "rollout", "status", "deployment", "rel-admitkit", "rel-admitkit-registrar", "rel-admitkit-reconciler", "--timeout=2m")
 	i.work()
 	kubectl(t, cluster, "delete", "namespace", "apps", "--timeout=1m")

@@ -69,11 +69,12 @@ tracing: {endpoint: "https://collector:4318", tokenSecret: {name: siem}, caSecre
 	"sessions, of a label":     `{replicas: 1, audit: {objects: {enabled: true}}, sessions: {enabled: true, selector: "a=b,c", unrecorded: Open, policy: Open, wait: 1m, input: true, max: 8h, idle: 15m, retention: 48h}, split: {enabled: false}}`,
 	"sessions, in a bucket":    `{sessions: {enabled: true, namespaces: [apps], s3: {endpoint: "s3.example.com:9000", insecure: true, bucket: bbb, region: eu-1, prefix: a/, secret: s}}}`,
 	"sessions, read":           `{replicas: 1, sessions: {enabled: true, namespaces: [apps, kube-system], api: {enabled: true}}, split: {enabled: false}}`,
-	"sessions, read, split":    `{replicas: 1, watchNamespace: apps, sessions: {enabled: true, api: {enabled: true}}}`,
-	"sessions, split":          `{watchNamespace: apps, audit: {objects: {enabled: true}}, sessions: {enabled: true, volume: {persistentVolumeClaim: {claimName: s}}}}`,
+	"sessions, read, split":    `{replicas: 1, watchNamespaces: [apps], sessions: {enabled: true, api: {enabled: true}}}`,
+	"sessions, split":          `{watchNamespaces: [apps], audit: {objects: {enabled: true}}, sessions: {enabled: true, volume: {persistentVolumeClaim: {claimName: s}}}}`,
 	"roles":                    `{access: {enabled: true, namespaces: [other, apps], roles: [apps/deployer, other/reader, apps/reader], clusterRoles: [view, "system:monitor"]}}`,
 	"roles, everywhere":        `{access: {enabled: true, namespaces: ["*"], roles: [apps/deployer], clusterRoles: [view]}, split: {enabled: false}}`,
-	"roles of a namespace":     `{watchNamespace: apps, access: {enabled: true, roles: [apps/deployer], clusterRoles: [view]}, split: {enabled: false}}`,
+	"roles of a namespace":     `{watchNamespaces: [apps], access: {enabled: true, roles: [apps/deployer], clusterRoles: [view]}, split: {enabled: false}}`,
+	"roles of two namespaces":  `{watchNamespaces: [apps, default], access: {enabled: true, roles: [apps/deployer], clusterRoles: [view]}}`,
 	"egress, split":            `{access: {enabled: true, namespaces: [other, default], egress: {networkPolicy: auto, cilium: true, podCIDRs: [10.244.0.0/16, "fd00::/48"], serviceCIDRs: [10.96.0.0/12]}}}`,
 	"egress, everywhere":       `{access: {enabled: true, namespaces: ["*"], egress: {networkPolicy: "on", cilium: true}}, split: {enabled: false}}`,
 	"egress, off":              `{access: {enabled: true, namespaces: [apps], egress: {networkPolicy: "off"}}, split: {enabled: false}}`,
@@ -98,32 +99,32 @@ metrics: {serviceMonitor: {enabled: true}, podMonitor: {enabled: true}, promethe
 	"marks":        `{audit: {touchedPods: {mark: true}}, split: {enabled: false}}`,
 	"evictions":    `{audit: {touchedPods: {evictAfter: 1h, maxEvictAfter: 4h}}, leaderElection: false, split: {enabled: false}}`,
 	"a namespace": `
-watchNamespace: apps
+watchNamespaces: [apps]
 access: {enabled: true}
 audit: {objects: {enabled: true}, touchedPods: {evictAfter: 1h}, enforcement: {enabled: true, namespaces: [apps]}}
 `,
 	"a namespace, split": `
-watchNamespace: apps
+watchNamespaces: [apps]
 access: {enabled: true}
 audit: {objects: {enabled: true}, touchedPods: {evictAfter: 1h}, enforcement: {enabled: true, namespaces: [apps]}}
 `,
 	"a namespace, and access in others": `
-watchNamespace: apps
+watchNamespaces: [apps]
 access: {enabled: true, namespaces: [default, other]}
 audit: {touchedPods: {evictAfter: 1h}, enforcement: {enabled: true}}
 `,
 	"a namespace, and access in it and another": `
-watchNamespace: apps
+watchNamespaces: [apps]
 access: {enabled: true, namespaces: [other, apps]}
 audit: {touchedPods: {evictAfter: 1h}}
 rbac: {extraRules: [{apiGroups: [""], resources: [configmaps], verbs: [get]}]}
 `,
 	"a namespace, and access everywhere": `
-watchNamespace: apps
+watchNamespaces: [apps]
 access: {enabled: true, namespaces: ["*"]}
 `,
 	"a namespace, audited everywhere, and split": `
-watchNamespace: apps
+watchNamespaces: [apps]
 audit: {allNamespaces: true}
 `,
 	"monitors, and split": `
@@ -379,7 +380,7 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{access: {retention: 1d}}`:                                         "at '/access/retention'",
 		`{replicas: 0}`:                                                     "at '/replicas': minimum: got 0, want 1",
 		`{image: {digest: latest}}`:                                         "at '/image/digest'",
-		`{watchNamespace: "a,b"}`:                                           "at '/watchNamespace'",
+		`{watchNamespaces: ["a,b"]}`:                                        "at '/watchNamespaces/0'",
 		`{split: {enabled: true, registrar: CronJob}}`:                      "at '/split/registrar'",
 		`{audit: {enforcement: {enabled: true}}}`:                           "audit.enforcement.enabled: needs access.enabled",
 		`{audit: {log: {enabled: false}, event: {enabled: false}}}`:         "audit: every sink is off",
@@ -557,7 +558,7 @@ audit: {cloudEvents: {url: "https://siem.example.com", tokenSecret: {name: "1e3"
 `
 	// A Service's name begins with a letter; names of releases and namespaces need not.
 	for name, fullname := range map[string]string{"on": "on", "no": "no", "true": "true", "null": "null", "123": "n", "1e3": "n", "0x10": "n"} {
-		named := fmt.Sprintf("%snameOverride: %q\nwatchNamespace: %q\nfullnameOverride: %q\n", everything, name, name, fullname)
+		named := fmt.Sprintf("%snameOverride: %q\nwatchNamespaces: [%q]\nfullnameOverride: %q\n", everything, name, name, fullname)
 		made, err := testkit.Chart{Dir: chartDir, Release: name, Namespace: name, Values: named}.Render(t)
 		if err != nil {
 			t.Fatal(err)
@@ -575,7 +576,7 @@ func TestAProgramOfOnesOwnRunsByTheChart(t *testing.T) {
 	const program = `
 image: {repository: example.com/stamp}
 audit: {enabled: false}
-watchNamespace: apps
+watchNamespaces: [apps]
 rbac:
   extraRules: [{apiGroups: [""], resources: [pods], verbs: [list]}]
   extraClusterRules: [{apiGroups: [""], resources: [nodes], verbs: [get]}]
@@ -840,7 +841,7 @@ func TestTheNotesSayWhatToDoAboutAccess(t *testing.T) {
 		`{access: {enabled: true, namespaces: ["*"]}}`: {
 			"rollout status deployment rel-admitkit rel-admitkit-registrar rel-admitkit-reconciler", "can take over the cluster. Name the namespaces",
 		},
-		"{watchNamespace: apps, access: {enabled: true}}": nil,
+		"{watchNamespaces: [apps], access: {enabled: true}}": nil,
 	} {
 		notes := notesOf(t, values)
 		for _, text := range want {

@@ -87,7 +87,7 @@ func (o *operator) addTo(mgr *manager.Manager) error {
 	if err != nil {
 		return err
 	}
-	if o.access.on && mgr.GetNamespace() == "" && len(o.access.options.Namespaces) == 0 {
+	if o.access.on && len(mgr.GetNamespaces()) == 0 && len(o.access.options.Namespaces) == 0 {
 		return errors.New("--access: say in which namespaces access may be granted: --access-namespaces=a,b, or --access-namespaces='*' for all but the control plane's and the manager's own. " +
 			"Whoever takes the process that reconciles over can do there what an administrator can; with all, that is the cluster")
 	}
@@ -110,8 +110,8 @@ func (o *operator) accessNamespaces(mgr *manager.Manager) []string {
 	switch {
 	case !o.access.on:
 		return nil
-	case len(o.access.options.Namespaces) == 0 && mgr.GetNamespace() != "":
-		return []string{mgr.GetNamespace()}
+	case len(o.access.options.Namespaces) == 0:
+		return mgr.GetNamespaces()
 	}
 	return o.access.options.Namespaces
 }

@@ -143,7 +143,7 @@ func (s *sessionFlags) where(mgr *manager.Manager) (*metav1.LabelSelector, error
 		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
 			Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: s.namespaces,
 		}}}, nil
-	case mgr.GetNamespace() == "":
+	case len(mgr.GetNamespaces()) == 0:
 		return nil, errors.New("--sessions: say where sessions are recorded: --sessions-namespaces=a,b, or --sessions-selector=LABEL=VALUE. Each new Pod there gets the recorder")
 	}
 	return nil, nil

@@ -28,7 +28,7 @@ func newBrokerCommand() *cobra.Command {
 		if (options.CertFile == "") != (options.KeyFile == "") {
 			return errors.New("--broker-cert-file and --broker-key-file: set both, or neither")
 		}
-		if len(options.Namespaces) == 0 && mgr.GetNamespace() == "" {
+		if len(options.Namespaces) == 0 && len(mgr.GetNamespaces()) == 0 {
 			return errors.New("--sandbox-namespaces: name the namespaces in which SandboxRuns may run: the broker can read their Secrets")
 		}
 		// What is not on record is not issued, so the sink is Closed.

@@ -73,7 +73,7 @@ func (c *controller) bind(flags *pflag.FlagSet) {
 }
 
 func (c *controller) addTo(mgr *manager.Manager) error {
-	if len(c.options.Namespaces) == 0 && mgr.GetNamespace() == "" {
+	if len(c.options.Namespaces) == 0 && len(mgr.GetNamespaces()) == 0 {
 		return errors.New("--sandbox-namespaces: name the namespaces in which SandboxRuns may run")
 	}
 	if c.options.Egress.Mode == egress.ModeNone {

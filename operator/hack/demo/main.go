@@ -135,7 +135,7 @@ func (d *demo) startManager(ctx context.Context) (stop func() error, err error) 
 	}
 	drain := time.Second
 	mgr, err := manager.New(manager.Options{
-		OperatorFingerprint: "admitkit", Namespace: "apps", WebhookNamespace: "admitkit-system",
+		OperatorFingerprint: "admitkit", Namespaces: []string{"apps"}, WebhookNamespace: "admitkit-system",
 		Host: "127.0.0.1", Port: port, RESTConfig: user.Config, Serving: manager.ServingOptions{DrainPeriod: &drain},
 		Logger: zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), &d.log, zap.InfoLevel)).Sugar(),
 	})

@@ -21,9 +21,8 @@ const AllNamespaces = "*"
 
 // Namespaces has the namespaces in which access is granted.
 type Namespaces struct {
-	// Watched is the manager's, named are others by their names. Neither means all.
-	Watched string
-	named   []string
+	// watched are the manager's, named are others by their names. Neither means all.
+	watched, named []string
 	// own is the manager's own namespace, and excluded are those that its webhooks do not receive.
 	own      string
 	excluded []string
@@ -33,12 +32,16 @@ type Namespaces struct {
 func NewNamespaces(namespaces []string, mgr extension.Manager) (Namespaces, error) {
 	p := Namespaces{own: mgr.GetWebhookNamespace(), excluded: mgr.GetExcludedNamespaces()}
 	switch {
-	case len(namespaces) == 0 && mgr.GetNamespace() == "":
+	case len(namespaces) == 0 && len(mgr.GetNamespaces()) == 0:
 		return p, errors.New("Namespaces: required, because the manager watches every namespace: name those in which access may be granted, or say " +
 			AllNamespaces + " for all. Whoever takes the reconciler over can do there what an administrator can; with all, that is the cluster")
 	case len(namespaces) == 0:
-		p.Watched = mgr.GetNamespace()
-		return p, p.check(p.Watched)
+		p.watched = mgr.GetNamespaces()
+		var errs []error
+		for _, name := range p.watched {
+			errs = append(errs, p.check(name))
+		}
+		return p, errors.Join(errs...)
 	case slices.Contains(namespaces, AllNamespaces):
 		if len(namespaces) > 1 {
 			return p, fmt.Errorf("Namespaces: %s stands for all, and must be alone", AllNamespaces)
@@ -71,14 +74,17 @@ func (p *Namespaces) check(name string) error {
 }
 
 // All reports whether access is granted in every namespace that is not closed.
-func (p *Namespaces) All() bool { return p.Watched == "" && len(p.named) == 0 }
+func (p *Namespaces) All() bool { return len(p.Names()) == 0 }
+
+// Names returns the namespaces, none for all.
+func (p *Namespaces) Names() []string { return slices.Concat(p.watched, p.named) }
 
 // Each returns the namespaces for a client or a cache, which take "" for all.
 func (p *Namespaces) Each() []string {
-	if len(p.named) > 0 {
-		return p.named
+	if p.All() {
+		return []string{metav1.NamespaceAll}
 	}
-	return []string{p.Watched}
+	return p.Names()
 }
 
 // include reports whether access is granted in a namespace.
@@ -86,7 +92,7 @@ func (p *Namespaces) include(namespace string) bool {
 	if p.All() {
 		return p.Closed(namespace) == nil
 	}
-	return namespace == p.Watched || slices.Contains(p.named, namespace)
+	return slices.Contains(p.Names(), namespace)
 }
 
 // Closed refuses to grant access in a namespace that AllNamespaces does not stand for.
@@ -103,7 +109,7 @@ func (p *Namespaces) Closed(namespace string) *Refusal {
 // Selector selects the namespaces that requests are granted in, and if that is all, even
 // those that webhooks with Fail leave out by default: a request that no webhook has seen
 // could name anybody as its requester. No Pod waits for these webhooks, so nothing can
-// lock itself out. The watched namespace needs no selector.
+// lock itself out. The watched namespaces need no selector.
 func (p *Namespaces) Selector() *metav1.LabelSelector {
 	if p.All() {
 		return extension.EveryNamespace()
@@ -117,14 +123,12 @@ func (p *Namespaces) SelectorOfPods() *metav1.LabelSelector {
 	if len(p.named) == 0 {
 		return nil
 	}
-	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
-		Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: p.named,
-	}}}
+	return extension.InNamespaces(p.named...)
 }
 
-// WatchedRules returns the rules if access is granted in the watched namespace alone.
+// WatchedRules returns the rules if access is granted in the watched namespaces alone.
 func (p *Namespaces) WatchedRules(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
-	if p.Watched == "" {
+	if len(p.watched) == 0 {
 		return nil
 	}
 	return rules

@@ -163,7 +163,7 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "admitkit.accountName"
 {{- else if has "*" .access.namespaces -}}
 [""]
 {{- else -}}
-{{ .access.namespaces | default (list .watchNamespace) | toJson }}
+{{ .access.namespaces | default .watchNamespaces | toJson }}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -186,7 +186,7 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "admitkit.accountName"
 {{- $_ := set $places $role._0 $in -}}
 {{- end -}}
 {{- if .clusterRoles -}}
-{{- range .namespaces | default (list $.Values.watchNamespace) -}}
+{{- range .namespaces | default $.Values.watchNamespaces -}}
 {{- $in := get $places . | default dict -}}
 {{- $_ := set $in "clusterRoles" $.Values.binding.clusterRoles -}}
 {{- $_ := set $places . $in -}}

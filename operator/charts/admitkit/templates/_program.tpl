@@ -10,8 +10,8 @@
 {{- if include "admitkit.registrarStays" . }}
 - --leaf-secret-name={{ include "admitkit.leafSecret" . }}
 {{- end }}
-{{- with .Values.watchNamespace }}
-- --namespace={{ . }}
+{{- with .Values.watchNamespaces }}
+- --namespace={{ join "," . }}
 {{- end }}
 {{- with .Values.podSelector }}
 - {{ printf "--pod-selector=%s" . | quote }}
@@ -207,7 +207,7 @@ ADMITKIT_{{ . | upper | replace "-" "_" }}
 {{- join "," $closed -}}
 {{- end -}}
 
-{{/* A webhook with failure policy Fail covers the creation of Pods in watchNamespace, as the program would find out (guardOwnPods). */}}
+{{/* A webhook with failure policy Fail covers the creation of Pods in watchNamespaces, as the program would find out (guardOwnPods). */}}
 {{- define "admitkit.holdsUpPods" -}}
 {{- $closed := and .audit.enabled (not .audit.allNamespaces) (or .audit.required (include "admitkit.closedSinks" .audit)) -}}
 {{- $access := and .access.enabled (or (not .access.namespaces) (has "*" .access.namespaces)) -}}
@@ -284,8 +284,8 @@ ADMITKIT_{{ . | upper | replace "-" "_" }}
 {{- if and .metrics.secure .metrics.podMonitor.enabled (not .metrics.authorization) -}}
 {{- fail "metrics.podMonitor.enabled: with metrics.secure it needs metrics.authorization: a PodMonitor cannot send Prometheus' own token" -}}
 {{- end -}}
-{{- if and (eq .watchNamespace $.Release.Namespace) (include "admitkit.holdsUpPods" .) (not (include "admitkit.allowsOwnPods" .)) -}}
-{{- fail (printf "watchNamespace: %s is the manager's own namespace. With access.enabled (unless access.namespaces names others), sessions.enabled (unless sessions.namespaces does), audit.required or a Closed sink, a webhook with failure policy Fail covers the Pods in it: once the last server is gone, none could be created. Install the release in another namespace" .watchNamespace) -}}
+{{- if and (has $.Release.Namespace .watchNamespaces) (include "admitkit.holdsUpPods" .) (not (include "admitkit.allowsOwnPods" .)) -}}
+{{- fail (printf "watchNamespaces: %s is the manager's own namespace. With access.enabled (unless access.namespaces names others), sessions.enabled (unless sessions.namespaces does), audit.required or a Closed sink, a webhook with failure policy Fail covers the Pods in it: once the last server is gone, none could be created. Install the release in another namespace" $.Release.Namespace) -}}
 {{- end -}}
 {{- include "admitkit.checkPorts" . -}}
 {{- include "admitkit.checkAccounts" $ -}}
@@ -329,8 +329,8 @@ ADMITKIT_{{ . | upper | replace "-" "_" }}
 {{- if and .selector .namespaces -}}
 {{- fail "sessions.selector, sessions.namespaces: both say where sessions are recorded; leave one of them out" -}}
 {{- end -}}
-{{- if not (or .selector .namespaces $.Values.watchNamespace) -}}
-{{- fail "sessions.namespaces: required, because watchNamespace is empty: name the namespaces in which sessions are recorded, or set sessions.selector. Each new Pod there gets the recorder" -}}
+{{- if not (or .selector .namespaces $.Values.watchNamespaces) -}}
+{{- fail "sessions.namespaces: required, because watchNamespaces is empty: name the namespaces in which sessions are recorded, or set sessions.selector. Each new Pod there gets the recorder" -}}
 {{- end -}}
 {{- if and .s3.endpoint .volume -}}
 {{- fail "sessions.s3.endpoint, sessions.volume: both keep the recordings; leave one of them out" -}}
@@ -458,8 +458,8 @@ ADMITKIT_{{ . | upper | replace "-" "_" }}
 {{- fail (printf "binding.roles, namespaces: %s is the manager's own namespace, or one of the control plane: who gets a right there could grant themselves anything" .) -}}
 {{- end -}}
 {{- end -}}
-{{- if and .clusterRoles (not .namespaces) (not $.Values.watchNamespace) -}}
-{{- fail "binding.namespaces: required with binding.clusterRoles, because watchNamespace is empty: name those in which they may be bound" -}}
+{{- if and .clusterRoles (not .namespaces) (not $.Values.watchNamespaces) -}}
+{{- fail "binding.namespaces: required with binding.clusterRoles, because watchNamespaces is empty: name those in which they may be bound" -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -497,7 +497,7 @@ ADMITKIT_{{ . | upper | replace "-" "_" }}
 {{- end -}}
 {{- end -}}
 {{- if and $values.hooks.enabled (not (include "admitkit.operates" .)) -}}
-{{- range $name, $set := dict "watchNamespace" $values.watchNamespace "podSelector" $values.podSelector "ignoreUntilProbed" $values.ignoreUntilProbed "hostNetwork" $values.hostNetwork "webhookAnnotations" $values.webhookAnnotations "excludeNamespaces" $values.excludeNamespaces "tolerateSelectorTerms" $values.tolerateSelectorTerms "rbac.extraRules" $values.rbac.extraRules "rbac.extraClusterRules" $values.rbac.extraClusterRules "extraArgs" $values.extraArgs "extraEnv" $values.extraEnv "extraVolumes" $values.extraVolumes "extraVolumeMounts" $values.extraVolumeMounts "tracing.endpoint" $values.tracing.endpoint "networkPolicy.apiServers" $values.networkPolicy.apiServers "tls.clientCA.configMap" $values.tls.clientCA.configMap -}}
+{{- range $name, $set := dict "watchNamespaces" $values.watchNamespaces "podSelector" $values.podSelector "ignoreUntilProbed" $values.ignoreUntilProbed "hostNetwork" $values.hostNetwork "webhookAnnotations" $values.webhookAnnotations "excludeNamespaces" $values.excludeNamespaces "tolerateSelectorTerms" $values.tolerateSelectorTerms "rbac.extraRules" $values.rbac.extraRules "rbac.extraClusterRules" $values.rbac.extraClusterRules "extraArgs" $values.extraArgs "extraEnv" $values.extraEnv "extraVolumes" $values.extraVolumes "extraVolumeMounts" $values.extraVolumeMounts "tracing.endpoint" $values.tracing.endpoint "networkPolicy.apiServers" $values.networkPolicy.apiServers "tls.clientCA.configMap" $values.tls.clientCA.configMap -}}
 {{- if $set -}}
 {{- fail (printf "%s: has no effect, because audit.enabled and access.enabled are false and hooks have no webhooks" $name) -}}
 {{- end -}}
@@ -556,8 +556,8 @@ ADMITKIT_{{ . | upper | replace "-" "_" }}
 {{- define "admitkit.checkPlaces" -}}
 {{- $named := .Values.access.namespaces | default list -}}
 {{- if .Values.access.enabled -}}
-{{- if not (or $named .Values.watchNamespace) -}}
-{{- fail "access.namespaces: required, because watchNamespace is empty: name the namespaces in which access may be granted, or set it to [\"*\"] for all but the control plane's and the manager's own. Whoever takes over the process that reconciles can do there what an administrator can, with * in the whole cluster" -}}
+{{- if not (or $named .Values.watchNamespaces) -}}
+{{- fail "access.namespaces: required, because watchNamespaces is empty: name the namespaces in which access may be granted, or set it to [\"*\"] for all but the control plane's and the manager's own. Whoever takes over the process that reconciles can do there what an administrator can, with * in the whole cluster" -}}
 {{- end -}}
 {{- if and (has "*" $named) (gt (len $named) 1) -}}
 {{- fail "access.namespaces: * stands for all, and must be alone" -}}
@@ -565,13 +565,13 @@ ADMITKIT_{{ . | upper | replace "-" "_" }}
 {{- if has .Release.Namespace $named -}}
 {{- fail (printf "access.namespaces: %s is the manager's own namespace: who gets into its Pods could grant themselves anything" .Release.Namespace) -}}
 {{- end -}}
-{{- range $named | default (list .Values.watchNamespace) -}}
+{{- range $named | default .Values.watchNamespaces -}}
 {{- if has . (list "kube-system" "kube-node-lease") -}}
-{{- fail (printf "%s: %s is a namespace of the control plane: who gets into its Pods could grant themselves anything" (ternary "access.namespaces" "watchNamespace" (gt (len $named) 0)) .) -}}
+{{- fail (printf "%s: %s is a namespace of the control plane: who gets into its Pods could grant themselves anything" (ternary "access.namespaces" "watchNamespaces" (gt (len $named) 0)) .) -}}
 {{- end -}}
 {{- end -}}
 {{- $closed := list "kube-system" "kube-node-lease" .Release.Namespace -}}
-{{- $places := $named | default (list .Values.watchNamespace) -}}
+{{- $places := $named | default .Values.watchNamespaces -}}
 {{- range .Values.access.roles -}}
 {{- $namespace := regexFind "^[^/]*" . -}}
 {{- if not (ternary (not (has $namespace $closed)) (has $namespace $places) (has "*" $places)) -}}

@@ -46,8 +46,9 @@ rule is there once, whichever process needs it.
 {{- define "admitkit.roles" -}}
 {{- $of := . -}}
 {{- $rules := dict "" .cluster -}}
-{{- $watched := .root.Values.watchNamespace -}}
-{{- $_ := set $rules $watched (printf "%s\n%s" (get $rules $watched) .watched) -}}
+{{- range .root.Values.watchNamespaces | default (list "") -}}
+{{- $_ := set $rules . (printf "%s\n%s" (get $rules .) $of.watched) -}}
+{{- end -}}
 {{- range include "admitkit.placesOfAccess" .root | fromJsonArray -}}
 {{- $_ := set $rules . (printf "%s\n%s" (get $rules .) $of.access) -}}
 {{- end -}}
@@ -153,6 +154,12 @@ annotations:
   resourceNames: [{{ include "admitkit.configuration" . }}]
   verbs: [get, list, watch, create, patch, update, delete]
 {{- include "admitkit.conversionRules" (list . "get, watch, patch") }}
+{{- with .Values.watchNamespaces }}
+- apiGroups: [""]
+  resources: [namespaces]
+  resourceNames: {{ toJson . }}
+  verbs: [get] # it says which of them do not exist
+{{- end }}
 {{- end -}}
 
 {{/* What converts the objects of a program of your own. Takes the root and the verbs. */}}

@@ -64,7 +64,7 @@ type Options struct {
 	// Controllers are the users that may act for any run, such as
 	// system:serviceaccount:admitkit-system:sandbox. Default: none.
 	Controllers []string
-	// Namespaces are those of runs. Default: the watched namespace, or every one if there is
+	// Namespaces are those of runs. Default: the watched namespaces, or every one if there is
 	// none.
 	Namespaces []string
 	// SourceConnections is how many connections one address can have, and how many new ones a
@@ -158,7 +158,7 @@ func (b *service) connect(mgr extension.Manager) (cache.Cache, error) {
 	}
 	namespaces := b.options.Namespaces
 	if len(namespaces) == 0 {
-		namespaces = []string{mgr.GetNamespace()}
+		namespaces = mgr.GetNamespaces()
 	}
 	own, err := cluster.New(mgr, cluster.Options{Name: "broker", Scheme: scheme, Namespaces: namespaces, ByObject: map[client.Object]cache.ByObject{
 		&v1alpha1.CredentialLease{}:       {Namespaces: map[string]cache.Config{b.namespace: {}}},

@@ -67,7 +67,7 @@ func runProcess(text string) int {
 
 func (o *processOptions) run() error {
 	mgr, err := manager.New(manager.Options{
-		OperatorFingerprint: "faults", Namespace: o.Namespace, WebhookNamespace: o.WebhookNamespace, Host: "127.0.0.1", Port: o.Port, KubeConfig: o.KubeConfig,
+		OperatorFingerprint: "faults", Namespaces: []string{o.Namespace}, WebhookNamespace: o.WebhookNamespace, Host: "127.0.0.1", Port: o.Port, KubeConfig: o.KubeConfig,
 		RegisterWebHook: new(bool), Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
 	})
 	if err != nil {
