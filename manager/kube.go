@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/go-logr/zapr"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -53,13 +54,17 @@ func (m *Manager) newKubeManager(health *health.Health) (ctrlmanager.Manager, er
 	if err != nil {
 		return nil, fmt.Errorf("Serving.MetricsAddress: %w", err)
 	}
-	health.AddReady("caches", m.cachesSynced(kube))
+	health.AddReady(cachesCheck, m.cachesSynced(kube))
 	made := kubeManager{Manager: kube, health: health, misplaced: &misplaced{}}
 	if m.options.Watching.LeaderElection {
 		made.elected = make(chan struct{})
 	}
 	return made, nil
 }
+
+// neverTimeout lets controllers wait for a kind that is not served yet. The default, two
+// minutes, would end the process, and whatever else runs in it.
+const neverTimeout = 10 * 365 * 24 * time.Hour
 
 func (m *Manager) kubeOptions() (ctrlmanager.Options, error) {
 	reads, err := m.parts.Reads(m.options.Scheme, host.Serves)
@@ -82,7 +87,7 @@ func (m *Manager) kubeOptions() (ctrlmanager.Options, error) {
 		Cache:                  cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
 		Metrics:                m.metricsOptions(),
 		HealthProbeBindAddress: "0",
-		Controller:             config.Controller{SkipNameValidation: &skipNameValidation},
+		Controller:             config.Controller{SkipNameValidation: &skipNameValidation, CacheSyncTimeout: neverTimeout},
 		NewCache: func(config *rest.Config, options cache.Options) (cache.Cache, error) {
 			objects, err := m.caches.NewCache(config, options, cachesync.Timeout)
 			return guard.Cache(objects), err
@@ -100,6 +105,9 @@ func (m *Manager) kubeOptions() (ctrlmanager.Options, error) {
 	}
 	return options, nil
 }
+
+// cachesCheck begins the names of the checks of caches, as package cluster has them, too.
+const cachesCheck = "caches"
 
 // kubeManager is a controller-runtime manager whose checks our health serves.
 type kubeManager struct {
@@ -170,6 +178,19 @@ func (k kubeManager) AddHealthzCheck(name string, check healthz.Checker) error {
 func (k kubeManager) AddReadyzCheck(name string, check healthz.Checker) error {
 	k.health.AddReady(name, check)
 	return nil
+}
+
+// runKube runs a manager of controller-runtime, whose error for a cache that is not filled in
+// time names at best a Go type.
+func (m *Manager) runKube(ctx context.Context, kube ctrlmanager.Manager, health *health.Health) error {
+	err := kube.Start(ctx)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	if why := health.Unready(ctx, cachesCheck); why != nil {
+		return fmt.Errorf("%w: %w", err, why)
+	}
+	return err
 }
 
 // startReads makes the informers of what extensions read in this process, which run as soon

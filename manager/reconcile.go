@@ -65,7 +65,7 @@ func (m *Manager) runBackground(ctx context.Context, everywhere, once background
 	if err := m.serveHealth(ctx, ctx, health, group); err != nil {
 		return err
 	}
-	group.Go(func() error { return kube.Start(ctx) })
+	group.Go(func() error { return m.runKube(ctx, kube, health) })
 	group.Go(func() error { return background(ctx) })
 	group.Go(func() error {
 		m.watchNamespaces(ctx)
@@ -141,7 +141,8 @@ func (m *Manager) newBackground(kube ctrlmanager.Manager, everywhere, once backg
 			}
 		}()
 		for {
-			err := elected.Start(ctx)
+			err := m.runKube(ctx, elected, kube.(kubeManager).health)
+			m.caches.Forget()
 			if !again || ctx.Err() != nil || err != nil && !strings.Contains(err.Error(), "leader election lost") {
 				return err
 			}

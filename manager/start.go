@@ -93,7 +93,7 @@ func (m *Manager) start(ctx context.Context) error {
 		defer endRun()
 		return s.run(groupCtx)
 	})
-	group.Go(func() error { return kube.Start(run) })
+	group.Go(func() error { return m.runKube(run, kube, health) })
 	group.Go(func() error { return background(run) })
 	return group.Wait()
 }

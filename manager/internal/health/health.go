@@ -44,6 +44,24 @@ func (h *Health) AddReady(name string, check healthz.Checker) {
 	h.ready[name] = check
 }
 
+// Unready returns why checks of /readyz fail whose names begin with a prefix.
+func (h *Health) Unready(ctx context.Context, prefix string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "/readyz", http.NoBody)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	all := maps.Clone(h.ready)
+	h.mu.Unlock()
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if strings.HasPrefix(name, prefix) {
+			errs = append(errs, all[name](req))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Listen takes the address and returns a function that serves on it.
 func (h *Health) Listen(ctx context.Context, address string) (serve func(context.Context) error, err error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
