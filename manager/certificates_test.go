@@ -130,7 +130,7 @@ func TestACertificateFromFilesServesAnExtensionOnlyIfItHasTheName(t *testing.T) 
 func TestALeakedCAIsWithdrawnAtOnce(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	options := manager.Options{Namespace: namespace, Port: freeport.For(t), Certificates: manager.CertificateOptions{PropagationDelay: time.Second}}
+	options := manager.Options{Namespaces: []string{namespace}, Port: freeport.For(t), Certificates: manager.CertificateOptions{PropagationDelay: time.Second}}
 	r := start(t, options, mark("a", extension.Scope{}))
 	eventuallyCalled(t, namespace, "marked")
 	secrets := clientset.CoreV1().Secrets(namespace)

@@ -156,7 +156,7 @@ func (o *Options) completeRegistration() error {
 			return fmt.Errorf("Registration.ExcludeNamespaces: %q: %s", name, strings.Join(problems, ", "))
 		}
 		if slices.Contains(o.Namespaces, name) {
-			return fmt.Errorf("Registration.ExcludeNamespaces: %q is one of the watched Namespaces: remove it from one of them", name)
+			return fmt.Errorf("Registration.ExcludeNamespaces: %q is in Namespaces, too: remove it from one of them", name)
 		}
 	}
 	switch owner := r.Owner; {

@@ -373,7 +373,7 @@ func TestAConverterIsReadyBeforeTheCacheThatNeedsIt(t *testing.T) {
 	config := cluster.Config()
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { hold.next = next; return hold })
 	clock := &alarmClock{a.group, make(chan string, 1)}
-	newManager(t, manager.Options{Namespace: namespace, RESTConfig: config, Serving: manager.ServingOptions{HealthAddress: health}}, a.converter(), clock).run(t)
+	newManager(t, manager.Options{Namespaces: []string{namespace}, RESTConfig: config, Serving: manager.ServingOptions{HealthAddress: health}}, a.converter(), clock).run(t)
 	<-hold.asked
 	testkit.Eventually(t, "it is ready", func(context.Context) bool {
 		status, _ := body(t, "http://"+health+"/readyz")

@@ -71,7 +71,7 @@ func TestAnOptionThatIsMissingOrContradictoryIsNamed(t *testing.T) {
 		"requests of less than none":            {manager.Options{Namespaces: []string{"apps"}, Serving: manager.ServingOptions{MaxInFlight: -1}}, []string{"Serving.MaxInFlight: -1"}},
 		"a resource version that is none":       {manager.Options{Namespaces: []string{"apps"}, WatcherStartRV: "x"}, []string{`WatcherStartRV: "x"`}},
 		"an excluded namespace that is none":    {manager.Options{Namespaces: []string{"apps"}, OperatorFingerprint: "x", Registration: manager.RegistrationOptions{ExcludeNamespaces: []string{"b", "A"}}}, []string{`Registration.ExcludeNamespaces: "A": `}},
-		"an excluded namespace that is watched": {manager.Options{Namespaces: []string{"apps"}, OperatorFingerprint: "x", Registration: manager.RegistrationOptions{ExcludeNamespaces: []string{"apps"}}}, []string{`Registration.ExcludeNamespaces: "apps" is the watched Namespace: remove it from one of them`}},
+		"an excluded namespace that is watched": {manager.Options{Namespaces: []string{"apps"}, OperatorFingerprint: "x", Registration: manager.RegistrationOptions{ExcludeNamespaces: []string{"apps"}}}, []string{`Registration.ExcludeNamespaces: "apps" is in Namespaces, too: remove it from one of them`}},
 		"a selector that is none": {manager.Options{Namespaces: []string{"apps"}, PodSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 			{Key: "a", Operator: "Near"},
 		}}}, []string{"PodSelector:"}},

@@ -151,7 +151,7 @@ func (kubebuilt) ValidateDelete(context.Context, *corev1.Pod) (admission.Warning
 
 func TestAWebhookOfControllerRuntimeIsRefusedBecauseNothingServesIt(t *testing.T) {
 	t.Parallel()
-	r := newManager(t, manager.Options{Namespace: newNamespace(t)}, kubebuilt{})
+	r := newManager(t, manager.Options{Namespaces: []string{newNamespace(t)}}, kubebuilt{})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := r.Start(ctx); err == nil || !strings.Contains(err.Error(), "webhooks at /validate--v1-pod: nothing serves") {

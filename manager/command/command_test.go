@@ -239,7 +239,7 @@ func TestWhatIsWrongWithTheFlagsIsSaidOnStandardErrorWithExitCode2(t *testing.T)
 		"an unknown kubeconfig":  {[]string{"unregister", "--namespace=default", "--kubeconfig=/does/not/exist"}, "--kubeconfig: stat /does/not/exist"},
 		"an address with more":   {[]string{"start", "--namespace=default", "--advertise-host=https://x:443", "--kubeconfig=KUBECONFIG"}, "--advertise-host: \"https://x:443\": must be a DNS name or an address alone: the scheme is https, and the port is that of --port"},
 		"an address with a port": {[]string{"start", "--namespace=default", "--advertise-host=10.0.0.1:443", "--kubeconfig=KUBECONFIG"}, "--advertise-host: \"10.0.0.1:443\": must be"},
-		"an excluded namespace":  {[]string{"review", "--namespace=default", "--exclude-namespaces=default", "--kubeconfig=KUBECONFIG", "-f", "KUBECONFIG"}, "--exclude-namespaces: \"default\" is the watched --namespace"},
+		"an excluded namespace":  {[]string{"review", "--namespace=default", "--exclude-namespaces=default", "--kubeconfig=KUBECONFIG", "-f", "KUBECONFIG"}, "--exclude-namespaces: \"default\" is in --namespace, too"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kubeConfig := writeKubeConfig(t)

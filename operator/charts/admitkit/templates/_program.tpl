@@ -300,7 +300,7 @@ ADMITKIT_{{ . | upper | replace "-" "_" }}
 {{- include "admitkit.checkEffect" . -}}
 {{- include "admitkit.checkCollector" (list "audit.otlp" .audit.otlp) -}}
 {{- include "admitkit.checkCollector" (list "tracing" .tracing) -}}
-{{- range $name, $namespaces := dict "watchNamespace" (list .watchNamespace) "access.namespaces" .access.namespaces "sessions.namespaces" .sessions.namespaces "audit.enforcement.namespaces" .audit.enforcement.namespaces -}}
+{{- range $name, $namespaces := dict "watchNamespaces" .watchNamespaces "access.namespaces" .access.namespaces "sessions.namespaces" .sessions.namespaces "audit.enforcement.namespaces" .audit.enforcement.namespaces -}}
 {{- range $namespaces -}}
 {{- if has . $.Values.excludeNamespaces -}}
 {{- fail (printf "excludeNamespaces: %s is in %s: remove it from one of them" . $name) -}}
