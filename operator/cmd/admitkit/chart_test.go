@@ -425,7 +425,7 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{tls: {clientCA: {key: bundle.crt}}}`:                                                                  "tls.clientCA.key: has no effect without tls.clientCA.configMap",
 		`{tolerateSelectorTerms: [kubernetes.io/metadata.name]}`:                                                "tolerateSelectorTerms: kubernetes.io/metadata.name would let others exclude any namespace",
 		`{excludeNamespaces: ["a,b"]}`:                                                                          "at '/excludeNamespaces/0'",
-		`{excludeNamespaces: [apps], watchNamespaces: [apps]}`:                                                     "excludeNamespaces: apps is in watchNamespaces: remove it from one of them",
+		`{excludeNamespaces: [apps], watchNamespaces: [apps]}`:                                                  "excludeNamespaces: apps is in watchNamespaces: remove it from one of them",
 		`{excludeNamespaces: [apps], access: {enabled: true, namespaces: [shop, apps]}}`:                        "excludeNamespaces: apps is in access.namespaces",
 		`{tolerateSelectorTerms: ["/a"]}`:                                                                       "at '/tolerateSelectorTerms/0'",
 		`{audit: {otlp: {endpoint: "http://collector:4318"}}}`:                                                  "audit.otlp.endpoint: http://collector:4318 must be https, or http on this machine; set audit.otlp.insecure",
