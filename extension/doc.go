@@ -16,6 +16,8 @@
 //     CREATE, in the watched namespaces, which are the manager's Namespaces option.
 //   - [Request] is the admission at hand: who asks, what the object was before, and
 //     where warnings and audit annotations go.
+//   - [Mode] says whether a handler denies and changes objects, or only tells what it
+//     would do.
 //   - [Manager] is the host, as an extension sees it. The lifecycle is in package
 //     manager.
 //   - [Scoped], [Entitled], [ClusterEntitled], [AggregateEntitled], [LeaderElected], [Hosted], [Witness]

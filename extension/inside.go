@@ -81,6 +81,8 @@ func (inside) EachVersion(c *Converter, each func(name string, typ reflect.Type,
 	}
 }
 
+func (inside) SetMode(r *Request, mode Mode) { r.mode = mode }
+
 func (inside) Warnings(r *Request) []string                  { return slices.Clone(r.warnings) }
 func (inside) AuditAnnotations(r *Request) map[string]string { return maps.Clone(r.audit) }
 

@@ -28,6 +28,7 @@ import (
 type Request struct {
 	admission.Request
 
+	mode     Mode // empty for Enforce
 	warnings []string
 	audit    map[string]string
 }

@@ -72,6 +72,18 @@ type Scope struct {
 
 	// ReinvocationPolicy is Never by default. Only mutating scopes have one.
 	ReinvocationPolicy *admissionregistrationv1.ReinvocationPolicyType
+
+	// Mode is the extension's mode unless the operator sets another. In Warn and Observe
+	// it sees the object as those in force leave it, and nothing that becomes of the
+	// extension changes the request: it is called by a webhook of its own, with failure
+	// policy Ignore, beside the validating ones. Default: Enforce.
+	Mode Mode `json:",omitempty"`
+
+	// Modes are those that the operator may choose. Name Enforce alone for an extension on
+	// which a right or a record depends, and all three for one with effects outside the
+	// object that it leaves out unless [Request.Mode] is Enforce. Default: all, or Enforce
+	// alone if SideEffects is NoneOnDryRun.
+	Modes []Mode `json:",omitempty"`
 }
 
 // InNamespaces selects the namespaces of these names, of which there must be at least one.

@@ -86,6 +86,7 @@ type Manager struct {
 	clock      *apiserver.Clock
 	// caches knows of the manager's cache, and of what watchers see, what is missing.
 	caches *cachesync.Status
+	modes  modeState
 
 	mu      sync.Mutex
 	started bool

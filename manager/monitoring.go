@@ -157,6 +157,14 @@ var (
 		Name: "admitkit_scope_unserved_resources",
 		Help: "1 for a resource of a webhook's scope for which no admission comes, because the API server does not serve it.",
 	}, []string{"webhook", "resource"})
+	extensionMode = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "admitkit_extension_mode",
+		Help: "1 for each mode (Enforce, Warn, Observe) that an extension has, in all namespaces or in some.",
+	}, []string{"extension", "mode"})
+	modesRead = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "admitkit_modes_read",
+		Help: "0 if the file of modes has changed and is wrong, so that the modes stay as they were.",
+	})
 	conversionRegistered = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "admitkit_conversion_registered",
 		Help: "1 if the CustomResourceDefinition names this installation as its converter, with the present CA.",
@@ -170,7 +178,8 @@ var (
 func init() {
 	info := buildinfo.Get()
 	buildInfo.WithLabelValues(info.Admitkit, info.Program, info.Version, info.Commit, info.GoVersion).Set(1)
-	metrics.Registry.MustRegister(buildInfo, registrationRepairs, scopeUnserved, conversionRegistered, lastError)
+	modesRead.Set(1)
+	metrics.Registry.MustRegister(buildInfo, registrationRepairs, scopeUnserved, extensionMode, modesRead, conversionRegistered, lastError)
 }
 
 // addProcessMetrics adds the metrics of the process and of the Go runtime, unless

@@ -223,6 +223,15 @@ type RegistrationOptions struct {
 	// manager's own, kube-system and kube-node-lease anyway.
 	ExcludeNamespaces []string
 
+	// Modes set the modes of extensions: whether they deny and change objects, or only tell
+	// what they would do. The first rule that is about an extension and a namespace counts,
+	// then those of ModesFile, then Scope.Mode. All processes that register or serve need
+	// the same. Default: none.
+	Modes []ModeRule
+	// ModesFile is a YAML file with further rules in its field modes. It is read again when
+	// it changes. Default: none.
+	ModesFile string
+
 	// Annotations are set on the webhook configurations, for example
 	// cert-manager.io/inject-ca-from. Default: none.
 	Annotations map[string]string

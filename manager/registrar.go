@@ -88,6 +88,7 @@ func (m *Manager) registerOnce(ctx context.Context) (*upkeep, error) {
 	if err := m.guardOwnPods(webhooks); err != nil {
 		return nil, err
 	}
+	m.tellModes(webhooks)
 	if err := m.reach(ctx); err != nil {
 		return nil, err
 	}

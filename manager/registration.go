@@ -97,6 +97,7 @@ func (m *Manager) checkOwner(ctx context.Context, r *registration.Registration) 
 // reconcileRegistration repairs the webhook configurations, and logs and counts
 // what it repaired.
 func (m *Manager) reconcileRegistration(ctx context.Context, r *registration.Registration, bundle func(context.Context) ([]byte, error)) (changed bool, err error) {
+	m.modes.change(r)
 	before := r.Conversions.States()
 	repairs, err := r.Reconcile(ctx, m.clients.Admissionregistration.RESTClient(), bundle)
 	for _, repair := range repairs {

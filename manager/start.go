@@ -126,6 +126,8 @@ type serving struct {
 	webhooks []*webhook.Webhook
 	server   *webhook.Server // nil if there are neither webhooks nor conversions
 	port     net.Listener    // nil unless Options.Port is FreePort
+	handling webhook.HandlerOptions
+	served   map[string]bool // paths of webhooks
 	// readsSynced waits for the cache of what extensions read.
 	readsSynced func(context.Context) bool
 }
@@ -136,7 +138,7 @@ const replicaSpread = 500 * time.Millisecond
 // newServing prepares the registration, if this process registers, and the source
 // of certificates. A port that it takes is free again when run ends.
 func (m *Manager) newServing(ctx, run context.Context, webhooks []*webhook.Webhook) (*serving, error) {
-	s := &serving{upkeep: &upkeep{Manager: m}, webhooks: webhooks}
+	s := &serving{upkeep: &upkeep{Manager: m}, webhooks: webhooks, served: map[string]bool{}}
 	if !m.answers(webhooks) {
 		return s, nil
 	}
@@ -157,6 +159,7 @@ func (m *Manager) newServing(ctx, run context.Context, webhooks []*webhook.Webho
 		m.warnOfEiriniX(ctx)
 	}
 	var err error
+	s.serveToo = s.serve
 	s.source, err = m.newSource(s.registration)
 	s.paths = m.newPaths(s.registration)
 	return s, err
@@ -204,15 +207,16 @@ func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 		Scheme: o.Scheme, Logger: log, TracerProvider: o.Serving.TracerProvider, MaxBodyBytes: o.Serving.MaxBodyBytes, MaxInFlight: o.Serving.MaxInFlight,
 		Memory: webhook.NewMemory(o.Serving.MaxMemoryBytes), // of all webhooks: the process has one limit
 	}
-	for _, w := range s.webhooks {
-		s.server.Register(w.Path(), w.Handler(handling))
-	}
+	s.handling = handling
+	s.tellModes(s.webhooks)
+	s.serve(s.webhooks)
 	for _, c := range s.parts.Converters {
 		s.server.Register(webhook.ConversionPath(c.CRD), webhook.ConversionHandler(c, handling))
 	}
 	others := webhook.OtherRevisions(s.webhooks, handling)
-	s.server.Register(webhook.MutatingPath, others)
-	s.server.Register(webhook.ValidatingPath, others)
+	for _, path := range []string{webhook.MutatingPath, webhook.ValidatingPath, webhook.WarnPath, webhook.ObservePath} {
+		s.server.Register(path, others)
+	}
 	if *o.Registration.Probe {
 		s.server.Register(registration.ProbePath, registration.ProbeHandler())
 	}
@@ -223,6 +227,17 @@ func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 		return fmt.Errorf("manager options: Port: %w", err)
 	}
 	return nil
+}
+
+// serve serves webhooks besides those that are served: API servers may call those for a
+// while yet.
+func (s *serving) serve(webhooks []*webhook.Webhook) {
+	for _, w := range webhooks {
+		if !s.served[w.Path()] {
+			s.served[w.Path()] = true
+			s.server.Register(w.Path(), w.Handler(s.handling))
+		}
+	}
 }
 
 // clients returns who may connect; nil for everybody.

@@ -26,6 +26,8 @@ type upkeep struct {
 	registration *registration.Registration // nil in a process that does not register
 	source       certs.Source
 	paths        *paths.Paths // nil if these are plain
+	// serveToo serves webhooks before they are registered; nil in a process that does not serve.
+	serveToo func([]*webhook.Webhook)
 }
 
 // run registers, which makes the manager ready, and then repairs and renews until
@@ -46,6 +48,15 @@ func (u *upkeep) run(ctx context.Context) error {
 		u.announce(ctx)
 		return nil
 	})
+	group.Go(func() error {
+		u.watchModes(ctx, func(webhooks []*webhook.Webhook) {
+			if u.serveToo != nil {
+				u.serveToo(webhooks)
+			}
+			notify(trigger)
+		})
+		return nil
+	})
 	if u.paths != nil {
 		group.Go(func() error {
 			u.paths.Run(ctx, func() { notify(trigger) })
@@ -59,8 +70,9 @@ func (u *upkeep) run(ctx context.Context) error {
 		})
 	}
 	if u.registration != nil {
+		webhooks := u.registration.Webhooks
 		group.Go(func() error {
-			u.watchServed(ctx, u.registration.Webhooks)
+			u.watchServed(ctx, webhooks)
 			return nil
 		})
 		group.Go(func() error {

@@ -47,14 +47,31 @@ func (m *Manager) Webhooks(ctx context.Context) ([]*webhook.Webhook, error) {
 	return webhooks, m.parts.Register(m)
 }
 
-// webhooks groups the handlers: those of the same scope share a webhook.
+// webhooks returns the webhooks at the start.
 func (m *Manager) webhooks() ([]*webhook.Webhook, error) {
+	text, err := m.readModes()
+	if err != nil {
+		return nil, err
+	}
+	webhooks, err := m.webhooksIn(text)
+	m.modes.text = text
+	return webhooks, err
+}
+
+// webhooksIn groups the handlers in the modes of a file: those of the same scope and mode
+// share a webhook.
+func (m *Manager) webhooksIn(modes []byte) ([]*webhook.Webhook, error) {
+	rules, err := m.modeRules(modes)
+	if err != nil {
+		return nil, err
+	}
 	return webhook.Group(m.parts.Handlers, webhook.Defaults{
 		Namespaces:    m.options.Namespaces,
 		PodSelector:   m.options.PodSelector,
 		FailurePolicy: *m.options.FailurePolicy,
 		Protected:     deadlock.Namespaces(m.options.WebhookNamespace),
 		Excluded:      m.options.Registration.ExcludeNamespaces,
+		Modes:         rules,
 	})
 }
 

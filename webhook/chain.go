@@ -32,7 +32,15 @@ type chain struct {
 	tracer   tracer
 	onStep   func(Step) // nil for none
 	lenient  bool       // whether the object is let through when the webhook fails
+	// mode is that of all handlers. Unless it is Enforce, patience is their time, and
+	// sampled has what they would do.
+	mode     extension.Mode
+	patience time.Duration
+	sampled  *zap.Logger
 }
+
+// observes reports whether the handlers deny and change nothing.
+func (c *chain) observes() bool { return c.mode != "" && c.mode != extension.Enforce }
 
 // passage is one request on its way through a chain.
 //
@@ -169,6 +177,9 @@ func (p *passage) step(ctx context.Context, i int) (result, error) {
 	p.meters[i].observe(request.Operation, result, took)
 	if p.onStep != nil {
 		step := Step{Extension: handler.Name, Result: result.String(), Object: slices.Clone(p.object.document.Raw), Err: failure.ForAuthors(err), Took: took, Undeclared: host.TakeUndeclared(ctx)}
+		if result == denied && p.response.Result != nil {
+			step.Reason = p.response.Result.Message
+		}
 		if told := p.tell(&step); told != nil {
 			err = told
 		}

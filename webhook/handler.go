@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,6 +101,7 @@ func (w *Webhook) Handler(options HandlerOptions) http.Handler {
 	options.setDefaults()
 	name := w.label()
 	log, tracer := options.Logger.With(zap.String("webhook", w.Name)), newTracer(options.TracerProvider)
+	sampled := sample(log)
 	handlers, meters := make([]*host.Handler, len(w.Handlers)), make([]*meter, len(w.Handlers))
 	named := map[string]int{}
 	for i, h := range w.Handlers {
@@ -109,7 +111,11 @@ func (w *Webhook) Handler(options HandlerOptions) http.Handler {
 			handlers[i].AuditName += "-" + strconv.Itoa(n)
 		}
 		handlers[i].Kinds = handlers[i].KindsOf(options.Scheme)
-		meters[i] = newMeter(name, handlers[i].Name, w.operations())
+		meters[i] = newMeter(name, handlers[i].Name, w.operations(), w.Observes())
+	}
+	memory := (*limits.Memory)(options.Memory)
+	if w.Observes() {
+		memory = memory.Beside()
 	}
 	policy := w.Scope.FailurePolicy
 	return &handler{
@@ -117,10 +123,11 @@ func (w *Webhook) Handler(options HandlerOptions) http.Handler {
 		chain: chain{
 			mutating: w.Mutating, handlers: handlers, meters: meters, scheme: options.Scheme, log: log, tracer: tracer, onStep: options.OnStep,
 			lenient: policy != nil && *policy == admissionregistrationv1.Ignore,
+			mode:    w.Mode, patience: cmp.Or(w.patience, defaultTimeout), sampled: sampled,
 		},
 		maxBodyBytes: options.MaxBodyBytes, maxInFlight: int64(options.MaxInFlight),
-		memory: (*limits.Memory)(options.Memory), estimate: limits.NewEstimate(w.Mutating, handlers, options.Scheme),
-		log: log, sampled: sample(log), meter: newWebhookMeter(name, options.MaxInFlight), tracer: tracer,
+		memory: memory, estimate: limits.NewEstimate(w.Mutates(), handlers, options.Scheme),
+		log: log, sampled: sampled, meter: newWebhookMeter(name, options.MaxInFlight), tracer: tracer,
 	}
 }
 
@@ -173,6 +180,10 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request, chain *chain) {
 	}
 	span.describe(e.request)
 	defer e.end() // also when a handler ends the goroutine
+	if chain.observes() {
+		e.observe(ctx)
+		return
+	}
 	if r.ProtoMajor >= 2 {
 		e.decideBeside(ctx, deadline)
 	} else {
@@ -255,7 +266,7 @@ func nameDeleted(request *extension.Request) error {
 // mustBeSeen reports whether a handler must know of a request that failed because it
 // is too large.
 func (e *exchange) mustBeSeen(err error) bool {
-	return failure.Code(err) == http.StatusRequestEntityTooLarge &&
+	return failure.Code(err) == http.StatusRequestEntityTooLarge && !e.chain.observes() &&
 		slices.ContainsFunc(e.chain.handlers, func(h *host.Handler) bool { return h.Witness != nil })
 }
 
@@ -411,7 +422,7 @@ func (e *exchange) answer() {
 // fail answers a request that has no decision.
 func (e *exchange) fail(err error) {
 	code := failure.Code(err)
-	if code == http.StatusTooManyRequests {
+	if code == http.StatusTooManyRequests && !e.chain.observes() { // else nobody shall wait
 		e.w.Header().Set("Retry-After", "1")
 	}
 	countRefusal(e.name, code, err)

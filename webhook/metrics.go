@@ -38,6 +38,15 @@ var (
 		Help: "Panics by extension.",
 	}, []string{"webhook", "extension"})
 
+	wouldDeny = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "admitkit_would_deny_total",
+		Help: "Requests that an extension in the mode Warn or Observe would deny.",
+	}, []string{"webhook", "extension", "operation"})
+	wouldChange = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "admitkit_would_change_total",
+		Help: "Objects that an extension in the mode Warn or Observe would change.",
+	}, []string{"webhook", "extension", "operation"})
+
 	webhookDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "admitkit_webhook_duration_seconds",
 		Help:    "Time from the header of a request to the end of its answer. code is the HTTP status.",
@@ -76,7 +85,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(admissionRequests, admissionDuration, panics, webhookDuration, inFlight, inFlightLimit, bodyBytes, patchBytes, refused, clientsRefused)
+	metrics.Registry.MustRegister(admissionRequests, admissionDuration, panics, wouldDeny, wouldChange, webhookDuration, inFlight, inFlightLimit, bodyBytes, patchBytes, refused, clientsRefused)
 	for _, reason := range []string{refusedCertificate, refusedPath} { // alerts watch the counter from zero on
 		clientsRefused.WithLabelValues(reason)
 	}
@@ -190,8 +199,12 @@ func (w *Webhook) operations() []admissionv1.Operation {
 
 // newMeter begins the counters of a handler that alerts watch at zero: Prometheus sees no
 // increase in a counter whose first value is already 500.
-func newMeter(webhook, extension string, operations []admissionv1.Operation) *meter {
+func newMeter(webhook, extension string, operations []admissionv1.Operation, observes bool) *meter {
 	for _, operation := range operations {
+		if observes {
+			wouldDeny.WithLabelValues(webhook, extension, string(operation))
+			wouldChange.WithLabelValues(webhook, extension, string(operation))
+		}
 		for r := range numberOfResults {
 			admissionRequests.WithLabelValues(webhook, extension, string(operation), r.String())
 		}
@@ -214,6 +227,11 @@ func (m *meter) observe(operation admissionv1.Operation, result result, took tim
 	if result == panicked {
 		panics.WithLabelValues(m.webhook, m.extension).Inc()
 	}
+}
+
+// would counts what a handler would do that is not enforced.
+func (m *meter) would(counter *prometheus.CounterVec, operation admissionv1.Operation) {
+	counter.WithLabelValues(m.webhook, m.extension, string(operations[operationIndex(operation)])).Inc()
 }
 
 // webhookMeter counts the requests of one webhook.

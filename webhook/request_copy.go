@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
 )
 
 // This file keeps apart what belongs to handlers and what belongs to the library.
@@ -20,12 +21,20 @@ import (
 // the last handler gets the one that was read, all others a copy.
 func (p *passage) requestFor(i int) *extension.Request {
 	if i < len(p.handlers)-1 {
-		return copyRequest(p.object.request)
+		return p.withMode(copyRequest(p.object.request))
 	}
-	request := p.request
+	request := p.withMode(p.request)
 	request.Object, request.OldObject = p.object.request.Object, p.object.request.OldObject
 	if p.object.applied.Len() > 0 { // else the library has a text of its own
 		request.Object.Raw = bytes.Clone(request.Object.Raw)
+	}
+	return request
+}
+
+// withMode sets the mode of a request that is not enforced.
+func (c *chain) withMode(request *extension.Request) *extension.Request {
+	if c.observes() {
+		host.SetMode(request, c.mode)
 	}
 	return request
 }

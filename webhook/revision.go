@@ -16,8 +16,8 @@ import (
 	"github.com/admitkit/admitkit/webhook/internal/review"
 )
 
-// OtherRevisions returns the handler for paths under [MutatingPath] and
-// [ValidatingPath] that belong to none of webhooks. During an upgrade, replicas of
+// OtherRevisions returns the handler for paths under [MutatingPath],
+// [ValidatingPath], [WarnPath] and [ObservePath] that belong to none of webhooks. During an upgrade, replicas of
 // two revisions serve webhooks that one of them registered, and an unknown webhook
 // must not cause an outage. So the handlers that its path names answer, whatever
 // their scope, as this revision did before the upgrade. Each runs once, however often
@@ -63,18 +63,31 @@ type otherRevisions struct {
 }
 
 func (o *otherRevisions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	path, mode := cutMode(r.URL.Path)
 	webhooks := o.validating
-	if strings.HasPrefix(r.URL.Path, MutatingPath) {
+	if strings.HasPrefix(path, MutatingPath) {
 		webhooks = o.mutating
 	}
-	name, segments, err := parsePath(r.URL.Path, kindPath(webhooks.handler.chain.mutating))
+	name, segments, err := parsePath(path, kindPath(webhooks.handler.chain.mutating))
 	if err != nil {
 		_ = review.WriteFailure(w, http.StatusNotFound, err) // the client is gone
 		return
 	}
 	found, missing := webhooks.find(name, segments)
 	o.note(r.URL.Path, missing)
-	webhooks.handler.serve(w, r, webhooks.chain(found))
+	chain := webhooks.chain(found)
+	chain.mode = mode
+	webhooks.handler.serve(w, r, chain)
+}
+
+// cutMode returns a path without its mode.
+func cutMode(path string) (rest string, mode extension.Mode) {
+	for _, mode := range []extension.Mode{extension.Warn, extension.Observe} {
+		if rest, has := strings.CutPrefix(path, modePath(mode)); has {
+			return "/" + rest, mode
+		}
+	}
+	return path, extension.Enforce
 }
 
 // parsePath returns the name of a webhook and the segments of its handlers from a
@@ -121,12 +134,15 @@ type place struct{ webhook, segment string }
 func newOtherWebhooks(webhooks []*Webhook, mutating bool, options HandlerOptions) *otherWebhooks {
 	o, all := &otherWebhooks{}, &Webhook{Name: "other-revision", Mutating: mutating}
 	for _, w := range webhooks {
-		if w.Mutating != mutating {
+		if w.Mutates() != mutating {
 			continue
 		}
 		for i, segment := range w.segments {
-			o.places = append(o.places, place{w.Name, segment})
-			all.Handlers = append(all.Handlers, w.Handlers[i])
+			at := place{w.Name, segment}
+			if !slices.Contains(o.places, at) { // by another mode
+				o.places = append(o.places, at)
+				all.Handlers = append(all.Handlers, w.Handlers[i])
+			}
 		}
 	}
 	o.handler = all.Handler(options).(*handler)

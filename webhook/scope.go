@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -45,7 +46,7 @@ func resolve(h *host.Handler, defaults Defaults) (extension.Scope, error) {
 			return s, fmt.Errorf("Rules[%d]: an Extension takes Pods, not %s; use a Mutator or a Validator", i, strings.Join(rule.Resources, ", "))
 		}
 	}
-	if err := checkSelectors(h.Scope); err != nil {
+	if err := errors.Join(checkSelectors(h.Scope), checkMode(h.Scope)); err != nil {
 		return s, err
 	}
 	if err := checkMatching(h.Scope); err != nil {

@@ -20,6 +20,8 @@ type Step struct {
 	Result string
 	// Object is the JSON of the object as the handler left it; nil if it was cut off.
 	Object []byte
+	// Reason is the one of a denial.
+	Reason string
 	// Err says why there is no decision; nil if there is one.
 	Err error
 	// Undeclared are the reads through the manager's cache that were refused, because no

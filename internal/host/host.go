@@ -33,6 +33,7 @@ var inside = bridge.Inside.(interface {
 	Watched(w *extension.KindWatcher) (value any, scope extension.WatchScope, object client.Object)
 	ConverterCRD(c *extension.Converter) string
 	EachVersion(c *extension.Converter, each func(name string, typ reflect.Type, toHub, fromHub func(from, to client.Object) error))
+	SetMode(r *extension.Request, mode extension.Mode)
 	Warnings(r *extension.Request) []string
 	AuditAnnotations(r *extension.Request) map[string]string
 	DenialReason(err error) (reason string, denied bool)
@@ -102,6 +103,9 @@ func HandlerOf(e extension.Extension, mgr extension.Manager) *extension.Handler 
 func Observed(h *extension.Handler, saw func(before, after runtime.Object, response *admission.Response)) *extension.Handler {
 	return inside.Observed(h, saw)
 }
+
+// SetMode sets what Request.Mode returns.
+func SetMode(r *extension.Request, mode extension.Mode) { inside.SetMode(r, mode) }
 
 // Warnings returns the warnings that extensions added to a request, in order.
 func Warnings(r *extension.Request) []string { return inside.Warnings(r) }

@@ -76,6 +76,29 @@ func (p Patch) Then(next Patch) Patch {
 	}
 }
 
+// Paths returns what the operations change, each as the steps of its path.
+func (p Patch) Paths() [][]string {
+	var paths [][]string
+	add := func(pointer string, err error) {
+		if err == nil {
+			steps := strings.Split(strings.TrimPrefix(pointer, "/"), "/")
+			for i, step := range steps {
+				steps[i] = unescape.Replace(step)
+			}
+			paths = append(paths, steps)
+		}
+	}
+	for _, op := range p.operations {
+		if op.Kind() == "move" {
+			add(op.From())
+		}
+		if op.Kind() != "test" {
+			add(op.Path())
+		}
+	}
+	return paths
+}
+
 // Append appends the JSON of the patch to dst. Each operation has the text that was
 // decoded.
 func (p Patch) Append(dst []byte) []byte {

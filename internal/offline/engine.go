@@ -163,8 +163,6 @@ type Step struct {
 	// Lost is the difference that the extension made to its object in vain: a Validator,
 	// or an Extension that returned no patch.
 	Lost string
-	// Reason is the reason of a denial.
-	Reason string
 }
 
 // Outcome is the result of a request.
@@ -277,14 +275,11 @@ func (e *Engine) call(ctx context.Context, h *hook, req, seen *Request, out *Out
 	}
 	out.Warnings = append(out.Warnings, response.Warnings...)
 	for key, value := range response.AuditAnnotations {
-		out.AuditAnnotations[h.Name+"/"+key] = value
+		out.AuditAnnotations[h.RegisteredName()+"/"+key] = value
 	}
 	if !response.Allowed {
 		if out.Allowed {
 			out.Allowed, out.Status = false, response.Result
-		}
-		if n := len(out.Steps); n > 0 && response.Result != nil {
-			out.Steps[n-1].Reason = response.Result.Message
 		}
 		return false, nil
 	}
@@ -316,7 +311,9 @@ func (e *Engine) addSteps(h *hook, seen *Request, out *Outcome) {
 		out.Steps = append(out.Steps, Step{
 			Step: step, Webhook: h.Webhook, seen: seen, Before: before, Effects: traces[i].effects, Forbidden: traces[i].forbidden, Lost: traces[i].lost,
 		})
-		before = step.Object
+		if !h.Observes() {
+			before = step.Object
+		}
 	}
 }
 

@@ -80,6 +80,9 @@ func (e *Engine) checkAgain(ctx context.Context, req *Request, out *Outcome) ([]
 	}
 	var breaches []Breach
 	for _, step := range outcome.Steps {
+		if step.Observes() {
+			continue // it has changed nothing
+		}
 		diff, err := Diff(step.Before, step.Object)
 		if err != nil {
 			return nil, err
@@ -109,7 +112,7 @@ func (o *Outcome) failed(again Step) bool {
 func (s *Step) check(scheme *runtime.Scheme) ([]Breach, error) {
 	req := s.seen
 	breaches := append(s.Faults(), s.checkEffects(req)...)
-	if !s.Webhook.Mutating || len(s.Before) == 0 || len(s.Object) == 0 {
+	if !s.Webhook.Mutates() || len(s.Before) == 0 || len(s.Object) == 0 {
 		return breaches, nil
 	}
 	refusals, vain, err := req.Lost(s.Before, s.Object)
@@ -142,7 +145,7 @@ func (s *Step) Faults() []Breach {
 	}
 	if s.Lost != "" {
 		law := "changes the object, but nothing comes of it, because it is a Validator; make it a Mutator, or change a copy"
-		if s.Webhook.Mutating {
+		if s.Webhook.Mutates() {
 			law = "changes the Pod, but nothing comes of it, because its response has no patch; return mgr.PatchFromPod(req, pod)"
 		}
 		faults = append(faults, Breach{s.Extension, law, s.Lost})
@@ -158,12 +161,17 @@ func (s *Step) Faults() []Breach {
 	return faults
 }
 
+// Observes reports whether the extension denies and changes nothing.
+func (s *Step) Observes() bool { return s.Webhook.Observes() }
+
 func (s *Step) checkEffects(req *Request) []Breach {
 	if len(s.Effects) == 0 {
 		return nil
 	}
 	effects := strings.Join(s.Effects, "\n")
 	switch {
+	case s.Observes():
+		return []Breach{{s.Extension, "has side effects although it is not in force; heed Request.Mode", effects}}
 	case *s.Webhook.Scope.SideEffects == admissionregistrationv1.SideEffectClassNone:
 		return []Breach{{s.Extension, "has side effects, and its scope's SideEffects is None; make it NoneOnDryRun", effects}}
 	case req.DryRun:

@@ -80,7 +80,7 @@ func extendFields(t reflect.Type, value map[string]any) {
 
 // checkUnknown checks that the extension kept the unknown fields.
 func (s *Step) checkUnknown() ([]Breach, error) {
-	if !s.Webhook.Mutating || len(s.Before) == 0 || len(s.Object) == 0 {
+	if !s.Webhook.Mutates() || len(s.Before) == 0 || len(s.Object) == 0 {
 		return nil, nil
 	}
 	var before, after map[string]any

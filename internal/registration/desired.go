@@ -177,7 +177,7 @@ func (r *Registration) entries(res resource) []entry {
 		if w.Mutating != (res == mutating) {
 			continue
 		}
-		e := r.entry(w.Name, w.Path(), w.Scope)
+		e := r.entry(w.RegisteredName(), w.Path(), w.Scope)
 		if w.Mutating {
 			e.ReinvocationPolicy = w.Scope.ReinvocationPolicy
 		}

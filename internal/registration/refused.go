@@ -47,7 +47,7 @@ func (r *Registration) explained(err error, res resource, live, desired *configu
 func (r *Registration) whose(res resource, name string) string {
 	name = strings.TrimSuffix(name, "."+r.Domain)
 	for _, w := range r.Webhooks {
-		if w.Name != name || w.Mutating != (res == mutating) {
+		if w.RegisteredName() != name || w.Mutating != (res == mutating) {
 			continue
 		}
 		extensions := make([]string, len(w.Handlers))

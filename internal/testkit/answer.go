@@ -27,6 +27,8 @@ const (
 type Answer struct {
 	Code int
 	Body string
+	// Warning has the warnings, one after the other.
+	Warning string
 }
 
 func (a Answer) String() string { return fmt.Sprintf("%d %.600s", a.Code, a.Body) }
@@ -58,7 +60,7 @@ func Send(t testing.TB, user *controlplane.User, method, path, contentType, body
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Answer{response.StatusCode, string(text)}
+	return Answer{response.StatusCode, string(text), strings.Join(response.Header.Values("Warning"), "; ")}
 }
 
 // Held wants a refusal that says all of the parts; what else there is went through.

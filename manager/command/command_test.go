@@ -239,6 +239,9 @@ func TestWhatIsWrongWithTheFlagsIsSaidOnStandardErrorWithExitCode2(t *testing.T)
 		"an unknown kubeconfig":  {[]string{"unregister", "--namespace=default", "--kubeconfig=/does/not/exist"}, "--kubeconfig: stat /does/not/exist"},
 		"an address with more":   {[]string{"start", "--namespace=default", "--advertise-host=https://x:443", "--kubeconfig=KUBECONFIG"}, "--advertise-host: \"https://x:443\": must be a DNS name or an address alone: the scheme is https, and the port is that of --port"},
 		"an address with a port": {[]string{"start", "--namespace=default", "--advertise-host=10.0.0.1:443", "--kubeconfig=KUBECONFIG"}, "--advertise-host: \"10.0.0.1:443\": must be"},
+		"an unknown mode":        {[]string{"start", "--namespace=default", "--mode=stamp=on", "--kubeconfig=KUBECONFIG"}, "--mode: stamp=\"on\": must be Enforce, Warn or Observe"},
+		"an unknown extension":   {[]string{"review", "--namespace=default", "--mode=stomp=warn", "--kubeconfig=KUBECONFIG", "-f", "KUBECONFIG"}, "no extension \"stomp\" answers admissions; there are stamp"},
+		"a file without modes":   {[]string{"review", "--namespace=default", "--modes-file=KUBECONFIG", "--kubeconfig=KUBECONFIG", "-f", "KUBECONFIG"}, "--modes-file: KUBECONFIG: "},
 		"an excluded namespace":  {[]string{"review", "--namespace=default", "--exclude-namespaces=default", "--kubeconfig=KUBECONFIG", "-f", "KUBECONFIG"}, "--exclude-namespaces: \"default\" is in --namespace, too"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -247,7 +250,7 @@ func TestWhatIsWrongWithTheFlagsIsSaidOnStandardErrorWithExitCode2(t *testing.T)
 				test.args[i] = strings.ReplaceAll(test.args[i], "KUBECONFIG", kubeConfig)
 			}
 			stdout, stderr, code := execute(t, newCommand(), "", test.args...)
-			if code != 2 || !strings.Contains(stderr, test.want) {
+			if code != 2 || !strings.Contains(stderr, strings.ReplaceAll(test.want, "KUBECONFIG", kubeConfig)) {
 				t.Errorf("%d: %s", code, stderr)
 			}
 			if lines := strings.Count(stdout+stderr, "\n"); lines > 2 {

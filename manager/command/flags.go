@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -29,6 +30,7 @@ type flags struct {
 	options       manager.Options
 	podSelector   string
 	failurePolicy string
+	modes         map[string]string
 	setup         bool
 	probe         bool
 	drainPeriod   time.Duration
@@ -74,6 +76,9 @@ func (f *flags) bind(cmd *cobra.Command, name string) {
 	set.BoolVar(&f.probe, "probe", true, "send a request through the API server, to learn that it comes back through a webhook")
 	set.StringSliceVar(&o.Registration.AllowOwnPods, "allow-own-pods", nil, "webhooks that may match the manager's own Pods with failure policy Fail")
 	set.StringSliceVar(&o.Registration.ExcludeNamespaces, "exclude-namespaces", nil, "namespaces that no webhook receives, such as those of a network plugin, whose Pods must start before the manager's: calico-system,tigera-operator")
+	set.StringToStringVar(&f.modes, "mode", nil, "modes of extensions: NAME=enforce, warn (deny and change nothing, and say so to clients) or observe (only count it); repeatable, NAME * for all that may")
+	set.StringVar(&o.Registration.ModesFile, "modes-file", "", "YAML file with modes of extensions, also in some namespaces only; it is read again when it changes")
+	_ = cobra.MarkFlagFilename(set, "modes-file") // it is there
 	set.StringSliceVar(&o.Registration.TolerateSelectorTerms, "tolerate-selector-terms", nil, "terms, KEY=VALUE or KEY, by which others may exclude namespaces from the webhooks, for example control-plane=true,kubernetes.azure.com/managedby=aks")
 	set.StringVar(&o.WatcherStartRV, "watcher-start-rv", "", "resource version: watchers do not see Pods that last changed at it or before (default: they see every Pod)")
 	set.IntVar(&o.Watching.QueueLength, "watcher-queue-length", manager.DefaultWatcherQueueLength, "how many events wait for a slow watcher; it sees only the resulting state of those beyond")
@@ -109,7 +114,7 @@ func (f *flags) bindServing(set *pflag.FlagSet) {
 }
 
 // ofReview are the flags that change what a review says.
-var ofReview = []string{"namespace", "pod-selector", "webhook-namespace", "fingerprint", "failure-policy", "exclude-namespaces", "reconciler-user", "zap-log-level"}
+var ofReview = []string{"namespace", "pod-selector", "webhook-namespace", "fingerprint", "failure-policy", "exclude-namespaces", "mode", "modes-file", "reconciler-user", "zap-log-level"}
 
 // hide keeps the flags out of the help that change nothing in a review. show lists them
 // again.
@@ -150,6 +155,13 @@ func (f *flags) complete(cmd *cobra.Command) (manager.Options, error) {
 			return options, fmt.Errorf("--pod-selector: %w", err)
 		}
 		options.PodSelector = selector
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.modes)) {
+		rule := manager.ModeRule{Extensions: []string{name}}
+		if err := rule.Mode.UnmarshalText([]byte(f.modes[name])); err != nil {
+			return options, fmt.Errorf("--mode: %s=%w", name, err)
+		}
+		options.Registration.Modes = append(options.Registration.Modes, rule)
 	}
 	logger := f.newLogger()
 	options.Logger = logger.Sugar()

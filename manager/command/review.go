@@ -515,7 +515,7 @@ func report(req *offline.Request, out *offline.Outcome) string {
 		text.WriteString(whyNot(out))
 	}
 	for _, step := range out.Steps {
-		fmt.Fprintf(&text, "# %s, %s: %s", step.Webhook.Name, step.Extension, step.Result)
+		fmt.Fprintf(&text, "# %s, %s: %s", step.Webhook.Name, step.Extension, resultOf(&step))
 		switch {
 		case step.Err != nil:
 			fmt.Fprintf(&text, ": %v", step.Err)
@@ -537,6 +537,18 @@ func report(req *offline.Request, out *offline.Outcome) string {
 	return text.String() + messages(req, out)
 }
 
+// resultOf says what an extension did, or would do if its mode were Enforce.
+func resultOf(step *offline.Step) string {
+	if !step.Observes() {
+		return step.Result
+	}
+	verb := map[string]string{"denied": "deny", "mutated": "change"}[step.Result]
+	if verb == "" {
+		return fmt.Sprintf("%s (%s)", step.Result, step.Webhook.Mode)
+	}
+	return fmt.Sprintf("would %s this (%s)", verb, step.Webhook.Mode)
+}
+
 // whyNot says why no webhook was called.
 func whyNot(out *offline.Outcome) string {
 	if len(out.NotCalled) == 0 {
@@ -544,7 +556,7 @@ func whyNot(out *offline.Outcome) string {
 	}
 	var text strings.Builder
 	for _, not := range out.NotCalled {
-		fmt.Fprintf(&text, "# %s is not called: %s\n", not.Webhook.Name, not.Reason)
+		fmt.Fprintf(&text, "# %s is not called: %s\n", not.Webhook.RegisteredName(), not.Reason)
 	}
 	return text.String()
 }
@@ -578,7 +590,7 @@ func summary(out *offline.Outcome) string {
 	}
 	changed := 0
 	for _, step := range out.Steps {
-		if step.Result == "mutated" {
+		if step.Result == "mutated" && !step.Observes() {
 			changed++
 		}
 	}

@@ -143,6 +143,23 @@ func TestAReviewEndsWith1OnADenial(t *testing.T) {
 	}
 }
 
+func TestAReviewSaysWhatExtensionsThatAreNotInForceWouldDo(t *testing.T) {
+	stdout, stderr, code := run(t, strings.ReplaceAll(withTeam, "team", "squad"), "review", "-f", "-", "--mode=extension.ValidatorFunc=warn", "--mode=extension.MutatorFunc=Observe")
+	for _, want := range []string{
+		"Pod default/web: allowed, unchanged\n",
+		"# pods, extension.MutatorFunc: would change this (Observe)\n",
+		"# pods, extension.ValidatorFunc: would deny this (Warn): the label team is missing\n",
+		"extension.ValidatorFunc would deny this once it is enforced: the label team is missing\n",
+	} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("not said: %s", want)
+		}
+	}
+	if code != 0 || strings.Contains(stdout, "MutatorFunc would") {
+		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+}
+
 func TestAReviewPrintsTheObjects(t *testing.T) {
 	two := withTeam + "---\n# a comment\n---\n" + strings.ReplaceAll(withTeam, "web", "db")
 	stdout, stderr, code := run(t, two, "review", "-f", "-", "-o", "yaml", "--dry-run", "--namespace", "apps")

@@ -513,7 +513,7 @@ func newResult(req *offline.Request, out *offline.Outcome, like runtime.Object) 
 		NotCalled: map[string]string{},
 	}
 	for _, not := range out.NotCalled {
-		r.NotCalled[not.Webhook.Name] = not.Reason
+		r.NotCalled[not.Webhook.RegisteredName()] = not.Reason
 	}
 	if out.Status != nil {
 		r.Reason = out.Status.Message

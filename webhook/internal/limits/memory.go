@@ -56,6 +56,10 @@ type Memory struct {
 	small, big line[Share]
 	// pieces are buffers for parts of bodies; see readLarge.
 	pieces [][]byte
+
+	total    int64
+	besideOf sync.Once
+	beside   *Memory
 }
 
 // NewMemory returns a Memory of so many bytes. 0 means a third of the process's memory
@@ -72,7 +76,15 @@ func NewMemory(bytes int64) *Memory {
 	return &Memory{
 		reading: bytes / 4, waiting: bytes / 4, running: bytes / 2,
 		largeWaiting: bytes / 8, largeRunning: bytes * 3 / 8, large: bytes / 64,
+		total: bytes,
 	}
+}
+
+// Beside returns another Memory, always the same, of a quarter as much: for requests that
+// must not take any of this one, whatever becomes of them.
+func (m *Memory) Beside() *Memory {
+	m.besideOf.Do(func() { m.beside = NewMemory(m.total / 4) })
+	return m.beside
 }
 
 // Share is what one request has of a Memory. A share without a Memory is unbounded.

@@ -1,0 +1,190 @@
+package webhook_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/webhook"
+)
+
+func everyPod(name string, mutate func(context.Context, *corev1.Pod, *extension.Request) error) *extension.Handler {
+	return extension.MutatingFunc(mutate, extension.Scope{Name: name, Rules: extension.Pods(), NamespaceSelector: extension.EveryNamespace()})
+}
+
+// Of each handler, exactly one webhook gets a request, whatever the labels of the
+// namespace, and it has the mode of the first rule that holds.
+func TestModesDivideNamespacesAndLeaveNoneOut(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	keys, texts := []string{"a", "b", corev1.LabelMetadataName}, []string{"x", "y", "z"}
+	term := func() metav1.LabelSelectorRequirement {
+		r := metav1.LabelSelectorRequirement{Key: keys[random.IntN(3)], Operator: []metav1.LabelSelectorOperator{
+			metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn, metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist,
+		}[random.IntN(4)]}
+		if r.Operator == metav1.LabelSelectorOpIn || r.Operator == metav1.LabelSelectorOpNotIn {
+			r.Values = texts[:1+random.IntN(2)]
+		}
+		return r
+	}
+	selector := func() *metav1.LabelSelector {
+		s := &metav1.LabelSelector{}
+		for range random.IntN(3) {
+			s.MatchExpressions = append(s.MatchExpressions, term())
+		}
+		if random.IntN(3) == 0 {
+			s.MatchLabels = map[string]string{keys[random.IntN(3)]: texts[random.IntN(3)]}
+		}
+		return s
+	}
+	allModes, tooMany := []extension.Mode{extension.Enforce, extension.Warn, extension.Observe}, 0
+	for range 2000 {
+		base := selector()
+		own := allModes[random.IntN(3)]
+		var handlers []*extension.Handler
+		for _, name := range []string{"one", "two"} {
+			h := extension.ValidatingFunc(func(context.Context, *corev1.Pod, *extension.Request) error { return nil },
+				extension.Scope{Name: name, NamespaceSelector: base, FailurePolicy: new(admissionregistrationv1.Ignore), Mode: own})
+			handlers = append(handlers, h)
+		}
+		var rules []webhook.ModeRule
+		for range random.IntN(4) {
+			rule := webhook.ModeRule{Extensions: [][]string{{"one"}, {"two"}, {"*"}}[random.IntN(3)], Mode: allModes[random.IntN(3)]}
+			if random.IntN(4) > 0 {
+				rule.NamespaceSelector = selector()
+			}
+			rules = append(rules, rule)
+		}
+		webhooks, err := webhook.Group(handlers, webhook.Defaults{Modes: rules})
+		if err != nil {
+			tooMany++
+			if !strings.Contains(err.Error(), "more than 32") {
+				t.Fatal(err)
+			}
+			continue
+		}
+		checkParts(t, webhooks, base, rules, own, keys, texts)
+	}
+	if tooMany > 100 {
+		t.Errorf("%d of 2000 were refused", tooMany)
+	}
+}
+
+func checkParts(t *testing.T, webhooks []*webhook.Webhook, base *metav1.LabelSelector, rules []webhook.ModeRule, own extension.Mode, keys, texts []string) {
+	t.Helper()
+	matches := func(s *metav1.LabelSelector, set labels.Set) bool {
+		if s == nil {
+			return true
+		}
+		parsed, err := metav1.LabelSelectorAsSelector(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return parsed.Matches(set)
+	}
+	for n := range 64 {
+		set := labels.Set{}
+		for i, key := range keys {
+			if v := n >> (2 * i) & 3; v < 3 {
+				set[key] = texts[v]
+			}
+		}
+		for _, name := range []string{"one", "two"} {
+			want := []extension.Mode{}
+			if matches(base, set) {
+				want = append(want, own)
+			}
+			for _, rule := range rules {
+				if len(want) > 0 && (rule.Extensions[0] == "*" || rule.Extensions[0] == name) && matches(rule.NamespaceSelector, set) {
+					want[0] = rule.Mode
+					break
+				}
+			}
+			got := []extension.Mode{}
+			for _, w := range webhooks {
+				if strings.HasPrefix(w.Name, name) && matches(w.Scope.NamespaceSelector, set) {
+					got = append(got, w.Mode)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("%s in a namespace with %v is in %v, want %v; of base %v and rules %+v", name, set, got, want, base, rules)
+			}
+		}
+	}
+}
+
+func TestAnExtensionThatIsNotInForce(t *testing.T) {
+	outcomes := map[string]func(context.Context, *corev1.Pod, *extension.Request) error{
+		"allows": func(context.Context, *corev1.Pod, *extension.Request) error { return nil },
+		"denies": func(context.Context, *corev1.Pod, *extension.Request) error { return extension.Deny("no owner") },
+		"changes": func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
+			metav1.SetMetaDataLabel(&pod.ObjectMeta, "example.com/team", "a")
+			pod.Spec.Containers[0].Image = "pinned"
+			return nil
+		},
+		"fails":    func(context.Context, *corev1.Pod, *extension.Request) error { return errors.New("no connection") },
+		"panics":   func(context.Context, *corev1.Pod, *extension.Request) error { panic("oh") },
+		"ends":     func(context.Context, *corev1.Pod, *extension.Request) error { runtime.Goexit(); return nil },
+		"warns":    func(_ context.Context, _ *corev1.Pod, req *extension.Request) error { req.Warnf("old"); return nil },
+		"overruns": func(ctx context.Context, _ *corev1.Pod, _ *extension.Request) error { <-ctx.Done(); return ctx.Err() },
+	}
+	wantWarnings := map[string]string{
+		"denies":  "watched would deny this once it is enforced: no owner",
+		"changes": "watched would change this once it is enforced: metadata.labels, spec.containers[0].image",
+		"warns":   "old",
+	}
+	wantAudit := map[string]map[string]string{
+		"denies":  {"watched.would-deny": "no owner"},
+		"changes": {"watched.would-change": "metadata.labels, spec.containers[0].image"},
+	}
+	for _, mode := range []extension.Mode{extension.Warn, extension.Observe} {
+		for name, handle := range outcomes {
+			t.Run(fmt.Sprintf("%s and %s", mode, name), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					webhooks, err := webhook.Group([]*extension.Handler{everyPod("watched", handle)}, webhook.Defaults{Modes: []webhook.ModeRule{{Extensions: []string{"watched"}, Mode: mode}}})
+					if err != nil {
+						t.Fatal(err)
+					}
+					w := webhooks[0]
+					if w.Mutating || *w.Scope.FailurePolicy != admissionregistrationv1.Ignore || w.Scope.Timeout != time.Second {
+						t.Errorf("it is registered as %+v", w.Scope)
+					}
+					began := time.Now()
+					request := podRequest(admissionv1.Create)
+					response := decided(t, request, send(t, request, w.Handler(webhook.HandlerOptions{}), w.Path()))
+					if took := time.Since(began); took > 500*time.Millisecond {
+						t.Errorf("the answer took %s", took)
+					}
+					if !response.Allowed || response.Patch != nil {
+						t.Errorf("it is in force: %+v", response)
+					}
+					var warnings []string
+					if want := wantWarnings[name]; want != "" && mode == extension.Warn {
+						warnings = append(warnings, want)
+					}
+					if !slices.Equal(response.Warnings, warnings) {
+						t.Errorf("warnings %q, want %q", response.Warnings, warnings)
+					}
+					if want := wantAudit[name]; !maps.Equal(response.AuditAnnotations, want) {
+						t.Errorf("annotations %v, want %v", response.AuditAnnotations, want)
+					}
+					time.Sleep(time.Minute) // until the handler has ended
+				})
+			})
+		}
+	}
+}

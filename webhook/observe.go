@@ -1,0 +1,166 @@
+package webhook
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	admissionv1 "k8s.io/api/admission/v1"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/internal/jsonpatch"
+	"github.com/admitkit/admitkit/internal/wire"
+	"github.com/admitkit/admitkit/webhook/internal/failure"
+	"github.com/admitkit/admitkit/webhook/internal/review"
+)
+
+// This file answers the webhooks whose mode is not Enforce. Whatever becomes of their
+// handlers, the answer is that the request is allowed, and comes soon.
+
+// observedWait is how long an answer waits for the handlers. They have the time of their
+// scope, and are counted and logged when they end later.
+const observedWait = 500 * time.Millisecond
+
+// observe runs the chain beside, and answers.
+func (e *exchange) observe(ctx context.Context) {
+	var current atomic.Pointer[passage] // of the handler that runs
+	e.context.begin(context.WithoutCancel(ctx), e.began.Add(e.chain.patience), func() {
+		e.context.expire()
+		if p := current.Load(); p != nil {
+			_ = p.cut(context.DeadlineExceeded)
+		}
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer e.context.stop()
+		defer e.end()
+		defer e.leave()
+		defer e.survive()
+		e.passage.observe(&e.context, &current)
+	}()
+	wait := time.NewTimer(observedWait)
+	defer wait.Stop()
+	response := &admissionv1.AdmissionResponse{UID: e.received.UID, Allowed: true}
+	select {
+	case <-done:
+		response = &e.passage.response
+	case <-wait.C:
+	case <-ctx.Done():
+	}
+	e.logDecision(response)
+	e.admitted = true
+	e.sent(http.StatusOK, nil, review.WriteResponse(e.w, response))
+}
+
+// survive keeps the process running whatever a handler has left behind.
+func (e *exchange) survive() {
+	if reason := recover(); reason != nil {
+		e.log.Error("observing panicked", zap.String("panic", failure.PanicText(reason)), zap.ByteString("stack", debug.Stack()))
+	}
+}
+
+// observe sends the request through each handler alone: none sees what another one would
+// have changed. It adds to the response what they would have done.
+func (p *passage) observe(ctx context.Context, current *atomic.Pointer[passage]) {
+	defer p.object.release()
+	for i, handler := range p.handlers {
+		only := *p.chain
+		only.mutating, only.handlers, only.meters = handler.Mutates, p.handlers[i:i+1], p.meters[i:i+1]
+		alone := &passage{}
+		alone.begin(&only, copyRequest(p.object.request), p.object.request, wire.Text{})
+		current.Store(alone)
+		alone.run(ctx)
+		current.Store(nil)
+		p.found(handler, p.meters[i], alone)
+	}
+}
+
+// found tells what a handler would have done.
+func (p *passage) found(handler *host.Handler, meter *meter, alone *passage) {
+	if alone.err != nil {
+		p.log.Warn("an extension that is not in force failed", append(about(p.object.request),
+			zap.String("extension", handler.Name), zap.String("mode", string(p.mode)), zap.Error(alone.err))...)
+		return
+	}
+	if p.response.AuditAnnotations == nil {
+		p.response.AuditAnnotations = map[string]string{}
+	}
+	maps.Copy(p.response.AuditAnnotations, alone.response.AuditAnnotations)
+	if p.mode == extension.Warn {
+		for _, warning := range alone.response.Warnings {
+			p.warn(warning)
+		}
+	}
+	var verb, finding string
+	switch {
+	case !alone.response.Allowed:
+		verb = "deny"
+		if alone.response.Result != nil {
+			finding = alone.response.Result.Message
+		}
+		meter.would(wouldDeny, p.object.request.Operation)
+	case len(alone.response.Patch) > 0:
+		verb, finding = "change", changedFields(alone.response.Patch)
+		meter.would(wouldChange, p.object.request.Operation)
+	}
+	if verb != "" {
+		p.report(handler, nil, map[string]string{"would-" + verb: finding})
+		if p.mode == extension.Warn {
+			p.warn(fmt.Sprintf("%s would %s this once it is enforced: %s", handler.Name, verb, finding))
+		}
+		p.sampled.Info("an extension would "+verb+" an object", append(about(p.object.request),
+			zap.String("extension", handler.Name), zap.String("mode", string(p.mode)), zap.String("finding", finding))...)
+	}
+}
+
+// maxFields bounds how many fields are named.
+const maxFields = 20
+
+// changedFields names the fields that a patch changes, such as spec.containers[0].image.
+func changedFields(text []byte) string {
+	patch, err := jsonpatch.Decode(text)
+	if err != nil {
+		return err.Error()
+	}
+	var fields []string
+	for _, path := range patch.Paths() {
+		if field := fieldOf(path); !slices.Contains(fields, field) {
+			fields = append(fields, field)
+		}
+	}
+	more := ""
+	if len(fields) > maxFields {
+		fields, more = fields[:maxFields], fmt.Sprintf(" and %d more", len(fields)-maxFields)
+	}
+	return strings.Join(fields, ", ") + more
+}
+
+// fieldOf names the field of a path.
+func fieldOf(path []string) string {
+	var name strings.Builder
+	for i, step := range path {
+		_, err := strconv.Atoi(step)
+		switch {
+		case err == nil || step == "-":
+			name.WriteString("[" + step + "]")
+		case strings.ContainsAny(step, "./"):
+			name.WriteString("[" + strconv.Quote(step) + "]")
+		default:
+			if i > 0 {
+				name.WriteByte('.')
+			}
+			name.WriteString(step)
+		}
+	}
+	return name.String()
+}
