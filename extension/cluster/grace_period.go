@@ -40,7 +40,7 @@ func GracePeriodScope(name string, namespaces *metav1.LabelSelector, prefixes ..
 		})
 	}
 	return extension.Scope{
-		Name: name, FailurePolicy: &fail, NamespaceSelector: namespaces, MatchConditions: conditions,
+		Name: name, FailurePolicy: &fail, Modes: []extension.Mode{extension.Enforce}, NamespaceSelector: namespaces, MatchConditions: conditions,
 		Rules: append(extension.Resources("", "v1", []string{"pods"}, admissionregistrationv1.Delete),
 			extension.Resources("", "v1", []string{"pods/eviction"}, admissionregistrationv1.Create)...),
 	}

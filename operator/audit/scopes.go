@@ -31,7 +31,7 @@ func (o *Options) scope(name string, rules []admissionregistrationv1.RuleWithOpe
 	failurePolicy, sideEffects := o.failurePolicy(), admissionregistrationv1.SideEffectClassNoneOnDryRun
 	return extension.Scope{
 		Name: name, Rules: rules, MatchConditions: conditions, NamespaceSelector: o.NamespaceSelector,
-		FailurePolicy: &failurePolicy, SideEffects: &sideEffects,
+		FailurePolicy: &failurePolicy, Modes: []extension.Mode{extension.Enforce}, SideEffects: &sideEffects,
 	}
 }
 

@@ -25,7 +25,7 @@ func (s *shared) admissions() []any {
 	fail, create, update := admissionregistrationv1.Fail, admissionregistrationv1.Create, admissionregistrationv1.Update
 	scope := func(name, resource string, ops ...admissionregistrationv1.OperationType) extension.Scope {
 		return extension.Scope{
-			Name: name, FailurePolicy: &fail, NamespaceSelector: extension.EveryNamespace(),
+			Name: name, FailurePolicy: &fail, Modes: []extension.Mode{extension.Enforce}, NamespaceSelector: extension.EveryNamespace(),
 			Rules: extension.Resources(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, []string{resource}, ops...),
 		}
 	}

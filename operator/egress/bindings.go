@@ -21,7 +21,7 @@ func GuardBindings(scope string, namespaces *metav1.LabelSelector, labels []stri
 	fail := admissionregistrationv1.Fail
 	has := "(has(object.metadata.labels) ? object.metadata.labels : {})"
 	return extension.Validating(bindingGuard{}, extension.Scope{
-		Name: scope, FailurePolicy: &fail, NamespaceSelector: namespaces,
+		Name: scope, FailurePolicy: &fail, Modes: []extension.Mode{extension.Enforce}, NamespaceSelector: namespaces,
 		Rules: extension.Resources("", "v1", []string{"pods/binding", "bindings"}, admissionregistrationv1.Create),
 		MatchConditions: []admissionregistrationv1.MatchCondition{{
 			Name: "labels-of-a-policy",

@@ -39,7 +39,7 @@ func (o *Options) scope(name string, resources ...string) extension.Scope {
 	if o.Unrecorded == Open {
 		failurePolicy = admissionregistrationv1.Ignore
 	}
-	return extension.Scope{Name: name, Rules: extension.Connect(resources...), NamespaceSelector: o.NamespaceSelector, FailurePolicy: &failurePolicy}
+	return extension.Scope{Name: name, Rules: extension.Connect(resources...), NamespaceSelector: o.NamespaceSelector, FailurePolicy: &failurePolicy, Modes: []extension.Mode{extension.Enforce}}
 }
 
 // Mutate wraps the command where the container has the recorder. What cannot be recorded is

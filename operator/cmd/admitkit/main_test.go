@@ -148,3 +148,27 @@ func TestManifestsWarnOfFilesThatTheirDeploymentsDoNotMount(t *testing.T) {
 		}
 	}
 }
+
+// A right or a record depends on each of them.
+func TestWhatGuardsAccessStaysInForce(t *testing.T) {
+	const everything = "manifests --image=x --replicas=1 --webhook-namespace=admitkit-system --access --access-namespaces=apps --enforce --mark-touched-pods --audit-objects " +
+		"--binding-namespaces=apps --bindable-cluster-role=view --sessions --sessions-namespaces=apps --sessions-image=x"
+	manifests := func(more string) (string, error) {
+		cmd, stdout := newOperator().cmd, &bytes.Buffer{}
+		cmd.SetOut(stdout)
+		cmd.SetErr(io.Discard)
+		cmd.SetArgs(strings.Fields(everything + " " + more))
+		err := cmd.ExecuteContext(t.Context())
+		return stdout.String(), err
+	}
+	text, err := manifests("--mode=*=observe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(text, "/validate/"); n < 15 || strings.Contains(text, "path: /observe/") {
+		t.Errorf("of %d validating webhooks some are not in force: %s", n, text)
+	}
+	if _, err := manifests("--mode=audit.gate=warn"); err == nil || !strings.Contains(err.Error(), "audit.gate: it cannot be in Warn: its Scope.Modes are [Enforce]") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -31,7 +31,7 @@ func handlers(a *kube.Connection) []any {
 	write := []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update}
 	ours := func(name string, resources ...string) extension.Scope {
 		return extension.Scope{
-			Name: name, FailurePolicy: &fail, NamespaceSelector: a.Places.Selector(),
+			Name: name, FailurePolicy: &fail, Modes: []extension.Mode{extension.Enforce}, NamespaceSelector: a.Places.Selector(),
 			Rules: extension.Resources(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, resources, write...),
 		}
 	}
@@ -62,17 +62,17 @@ func handlers(a *kube.Connection) []any {
 		extension.Mutating(&roleTemplates{templates}, ours("role-access-author", "roleaccesstemplates")),
 		extension.Validating(&roleTemplates{templates}, ours("role-access-template", "roleaccesstemplates")),
 		extension.MutatingFunc(templates.treatPod, extension.Scope{
-			Name: "access-pod", FailurePolicy: &fail, NamespaceSelector: a.Places.SelectorOfPods(), Rules: extension.Pods(),
+			Name: "access-pod", FailurePolicy: &fail, Modes: []extension.Mode{extension.Enforce}, NamespaceSelector: a.Places.SelectorOfPods(), Rules: extension.Pods(),
 			MatchConditions: []admissionregistrationv1.MatchCondition{{
 				Name: "names-a-template", Expression: fmt.Sprintf("has(object.metadata.annotations) && '%s' in object.metadata.annotations", grant.AnnotationTemplate),
 			}},
 		}),
 		extension.Validating(&guard{a}, extension.Scope{
-			Name: "access-pod-session", FailurePolicy: &fail, NamespaceSelector: a.Places.Selector(),
+			Name: "access-pod-session", FailurePolicy: &fail, Modes: []extension.Mode{extension.Enforce}, NamespaceSelector: a.Places.Selector(),
 			Rules: sessions, MatchConditions: named(""),
 		}),
 		extension.Validating(&guard{a}, extension.Scope{
-			Name: "exec-access-session", FailurePolicy: &ignore, NamespaceSelector: a.Places.SelectorOfPods(), Rules: sessions, MatchConditions: named("!"),
+			Name: "exec-access-session", FailurePolicy: &ignore, Modes: []extension.Mode{extension.Enforce}, NamespaceSelector: a.Places.SelectorOfPods(), Rules: sessions, MatchConditions: named("!"),
 		}),
 		egress.GuardBindings("access-pod-binding", a.Places.SelectorOfPods(), []string{grant.LabelRequest, v1alpha1.LabelEgress}, grant.PodAccess.Prefix),
 		extension.Validating(&graceGuard{a}, cluster.GracePeriodScope("access-pod-grace", a.Places.SelectorOfPods(), grant.PodAccess.Prefix)),

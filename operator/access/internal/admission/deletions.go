@@ -23,7 +23,7 @@ var _ extension.Validator[*unstructured.Unstructured] = (*deletions)(nil)
 func deletionScope(a *kube.Connection) extension.Scope {
 	ignore := admissionregistrationv1.Ignore
 	return extension.Scope{
-		Name: "access-deletion", FailurePolicy: &ignore, NamespaceSelector: a.Places.Selector(),
+		Name: "access-deletion", FailurePolicy: &ignore, Modes: []extension.Mode{extension.Enforce}, NamespaceSelector: a.Places.Selector(),
 		Rules: extension.Resources(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version,
 			[]string{"podaccessrequests", "execaccessrequests", "roleaccessrequests"}, admissionregistrationv1.Delete),
 	}

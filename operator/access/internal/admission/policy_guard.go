@@ -30,7 +30,7 @@ var _ extension.Validator[*unstructured.Unstructured] = (*policyGuard)(nil)
 func policyScope(a *kube.Connection) extension.Scope {
 	fail := admissionregistrationv1.Fail
 	return extension.Scope{
-		Name: "access-egress", FailurePolicy: &fail, NamespaceSelector: a.Places.SelectorOfPods(),
+		Name: "access-egress", FailurePolicy: &fail, Modes: []extension.Mode{extension.Enforce}, NamespaceSelector: a.Places.SelectorOfPods(),
 		Rules: egress.Rules(),
 		MatchConditions: []admissionregistrationv1.MatchCondition{{
 			Name: "not-the-end-of-anothers", Expression: fmt.Sprintf("request.operation != 'DELETE' || oldObject.metadata.name.startsWith('%s')", grant.PodAccess.Prefix),

@@ -51,7 +51,7 @@ func recordScope(a *kube.Connection) extension.Scope {
 		return fmt.Sprintf("(has(%[1]s.metadata.labels) ? %[1]s.metadata.labels : {})", object)
 	}
 	return extension.Scope{
-		Name: "access-record", FailurePolicy: &fail, NamespaceSelector: a.Places.Selector(),
+		Name: "access-record", FailurePolicy: &fail, Modes: []extension.Mode{extension.Enforce}, NamespaceSelector: a.Places.Selector(),
 		Rules: slices.Concat(extension.Resources(rbacv1.GroupName, "v1", []string{"roles", "rolebindings"}, write...), extension.Pods(write...),
 			extension.Resources("", "v1", []string{"pods/resize", "pods/status"}, admissionregistrationv1.Update)),
 		MatchConditions: []admissionregistrationv1.MatchCondition{{

@@ -29,7 +29,7 @@ func reportScope(a *kube.Connection, name, resource string) extension.Scope {
 	const revokedBefore = "(has(object.status.revokedAt) && timestamp(object.status.revokedAt) < timestamp(object.metadata.creationTimestamp))"
 	fail := admissionregistrationv1.Fail
 	return extension.Scope{
-		Name: name, FailurePolicy: &fail, NamespaceSelector: a.Places.Selector(),
+		Name: name, FailurePolicy: &fail, Modes: []extension.Mode{extension.Enforce}, NamespaceSelector: a.Places.Selector(),
 		Rules: extension.Resources(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, []string{resource + "/status"}, admissionregistrationv1.Update),
 		MatchConditions: []admissionregistrationv1.MatchCondition{{
 			Name: "says-what-is-run",

@@ -21,7 +21,7 @@ var _ extension.Validator[*metav1.PartialObjectMetadata] = Guard{}
 func (Guard) Scope(namespaces *metav1.LabelSelector) extension.Scope {
 	fail := admissionregistrationv1.Fail
 	return extension.Scope{
-		Name: "audit-touched", FailurePolicy: &fail, NamespaceSelector: namespaces,
+		Name: "audit-touched", FailurePolicy: &fail, Modes: []extension.Mode{extension.Enforce}, NamespaceSelector: namespaces,
 		Rules: extension.Resources("", "v1", []string{"pods", "pods/status"}, admissionregistrationv1.Update),
 		MatchConditions: []admissionregistrationv1.MatchCondition{
 			{Name: "marked", Expression: valueIn("oldObject", "labels", Label) + " != ''"},

@@ -45,7 +45,7 @@ func (e *events) guards() []any {
 // guarding returns a scope in all namespaces that fails closed.
 func guarding(name string, rules []admissionregistrationv1.RuleWithOperations, conditions ...admissionregistrationv1.MatchCondition) extension.Scope {
 	fail := admissionregistrationv1.Fail
-	return extension.Scope{Name: name, FailurePolicy: &fail, NamespaceSelector: extension.EveryNamespace(), Rules: rules, MatchConditions: conditions}
+	return extension.Scope{Name: name, FailurePolicy: &fail, Modes: []extension.Mode{extension.Enforce}, NamespaceSelector: extension.EveryNamespace(), Rules: rules, MatchConditions: conditions}
 }
 
 // eventGuard makes AuditEvents write-once.

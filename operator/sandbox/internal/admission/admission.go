@@ -71,7 +71,7 @@ func Parts(options Options) []any {
 
 func scope(name string, namespaces *metav1.LabelSelector, rules []admissionregistrationv1.RuleWithOperations, conditions ...admissionregistrationv1.MatchCondition) extension.Scope {
 	fail := admissionregistrationv1.Fail
-	return extension.Scope{Name: name, FailurePolicy: &fail, NamespaceSelector: namespaces, Rules: rules, MatchConditions: conditions}
+	return extension.Scope{Name: name, FailurePolicy: &fail, Modes: []extension.Mode{extension.Enforce}, NamespaceSelector: namespaces, Rules: rules, MatchConditions: conditions}
 }
 
 // selector selects the namespaces in which runs run.

@@ -27,7 +27,7 @@ import (
 func Parts(mgr extension.Manager, namespaces []string) []any {
 	fail := admissionregistrationv1.Fail
 	scope := extension.Scope{
-		Name: "broker-policy", FailurePolicy: &fail, NamespaceSelector: extension.EveryNamespace(),
+		Name: "broker-policy", FailurePolicy: &fail, Modes: []extension.Mode{extension.Enforce}, NamespaceSelector: extension.EveryNamespace(),
 		Rules: extension.Resources(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, []string{"brokerpolicies"},
 			admissionregistrationv1.Create, admissionregistrationv1.Update),
 	}
