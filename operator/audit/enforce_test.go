@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/audit"
@@ -27,9 +28,29 @@ import (
 func TestEnforcement(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
+	t.Run("in another mode nothing is refused", s.nothingIsRefusedInAnotherMode)
 	t.Run("a session needs a request", s.sessionsNeedRequests)
 	t.Run("each rule has its message", s.eachRuleHasItsMessage)
 	t.Run("a touched Pod is evicted at its time and no other", s.touchedPodsAreEvicted)
+}
+
+func (s *stage) nothingIsRefusedInAnotherMode(t *testing.T) {
+	for _, mode := range []extension.Mode{extension.Warn, extension.Observe} {
+		stop := s.start(t, audit.Options{Enforcement: &audit.Enforcement{Mode: mode}}, 1)
+		pod := s.pod(t, "shop").Name
+		answer := s.exec(t, s.mallory, "shop", pod, "command=true")
+		passes(t, "exec without a request", answer)
+		record := s.records.await(t, "the exec that would be denied", func(r *v1alpha1.AuditRecord) bool {
+			return r.Pod == pod && slices.Contains(r.Flags, v1alpha1.FlagWouldDeny)
+		})
+		if record.Decision != v1alpha1.AuditAllowed || record.Rule != string(enforce.RuleRequest) || !strings.Contains(record.Reason, "mallory needs a live access request") {
+			t.Errorf("in %s the record is %+v", mode, record)
+		}
+		if warned := strings.Contains(answer.Warning, "this would be denied once enforcement is in force: pods/exec of Pod shop"); warned != (mode == extension.Warn) {
+			t.Errorf("in %s the warning is %q", mode, answer.Warning)
+		}
+		stop()
+	}
 }
 
 func (s *stage) sessionsNeedRequests(t *testing.T) {

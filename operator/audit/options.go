@@ -139,6 +139,9 @@ func (o Options) withDefaults(namespaces []string) (Options, error) {
 func (o *Options) setRules(namespaces []string) error {
 	if o.Enforcement != nil {
 		rules := o.Enforcement.options()
+		if mode := o.Enforcement.Mode; !slices.Contains([]extension.Mode{"", extension.Enforce, extension.Warn, extension.Observe}, mode) {
+			return fmt.Errorf("Enforcement.Mode: %q: must be Enforce, Warn or Observe", mode)
+		}
 		if err := rules.Validate(); err != nil {
 			return fmt.Errorf("Enforcement.%w", err)
 		}

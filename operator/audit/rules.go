@@ -3,6 +3,7 @@ package audit
 import (
 	"time"
 
+	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/audit/internal/enforce"
 	"github.com/admitkit/admitkit/operator/audit/internal/touch"
 )
@@ -33,12 +34,19 @@ type Enforcement struct {
 	Commands []Command
 	// ForbidTTY and ForbidStdin forbid terminals and standard input.
 	ForbidTTY, ForbidStdin bool
+	// Mode is Enforce, or Warn or Observe, in which nothing is refused: the record has the
+	// flag WouldDeny with the rule and the reason, which in Warn the user sees, too, and the
+	// failure policy is that of recording. Default: Enforce.
+	Mode extension.Mode
 }
+
+// Refuses reports whether sessions are refused, which only the Mode Enforce does.
+func (e *Enforcement) Refuses() bool { return e.Mode == "" || e.Mode == extension.Enforce }
 
 func (e *Enforcement) options() enforce.Options {
 	o := enforce.Options{
 		Namespaces: e.Namespaces, ExemptUsers: e.ExemptUsers, ExemptGroups: e.ExemptGroups,
-		ForbidTTY: e.ForbidTTY, ForbidStdin: e.ForbidStdin,
+		ForbidTTY: e.ForbidTTY, ForbidStdin: e.ForbidStdin, Lenient: !e.Refuses(),
 	}
 	for _, c := range e.Commands {
 		o.Commands = append(o.Commands, enforce.Command(c))

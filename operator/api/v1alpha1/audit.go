@@ -69,6 +69,9 @@ const (
 	FlagKubelet AuditFlag = "KubeletSession"
 	// FlagBreakGlass: the user made use of an exemption from enforcement.
 	FlagBreakGlass AuditFlag = "BreakGlass"
+	// FlagWouldDeny: enforcement would have denied the act, were its mode Enforce. Rule and
+	// Reason say why.
+	FlagWouldDeny AuditFlag = "WouldDeny"
 	// FlagTruncated: the command, or another part of the act, is longer than a record
 	// holds. What is missing has its size and its SHA-256 in its place.
 	FlagTruncated AuditFlag = "Truncated"

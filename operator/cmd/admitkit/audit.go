@@ -46,7 +46,7 @@ func (f *auditFlags) part() part {
 			"audit-deletable-by": "audit.objects.deletableBy", "audit-file-max-size": "audit.file.maxSize", "audit-file-max-age": "audit.file.maxAge",
 			"audit-cloudevents-url": "audit.cloudEvents.url", "audit-cloudevents-source": "audit.cloudEvents.source",
 			"audit-otlp-endpoint": "audit.otlp.endpoint", "audit-otlp-insecure": "audit.otlp.insecure", "audit-otlp-resource": "audit.otlp.resource",
-			"enforce": "audit.enforcement.enabled", "enforce-namespaces": "audit.enforcement.namespaces", "enforce-exempt-user": "audit.enforcement.exemptUsers",
+			"enforce": "audit.enforcement.enabled", "enforce-mode": "audit.enforcement.mode", "enforce-namespaces": "audit.enforcement.namespaces", "enforce-exempt-user": "audit.enforcement.exemptUsers",
 			"enforce-exempt-group": "audit.enforcement.exemptGroups", "enforce-command": "audit.enforcement.commands",
 			"enforce-no-tty": "audit.enforcement.forbidTTY", "enforce-no-stdin": "audit.enforcement.forbidStdin",
 			"mark-touched-pods": "audit.touchedPods.mark", "evict-touched-pods-after": "audit.touchedPods.evictAfter",
@@ -148,6 +148,7 @@ type ruleFlags struct {
 func (r *ruleFlags) bind(flags *pflag.FlagSet) {
 	e, t := &r.enforcement, &r.touched
 	flags.BoolVar(&r.enforce, "enforce", false, "refuse sessions without an active access request, in namespaces labelled "+audit.LabelEnforce+"=true; needs --access")
+	flags.TextVar(&e.Mode, "enforce-mode", extension.Mode(""), "enforce; warn, which refuses nothing, but records what it would refuse and says so to the user; or observe, which only records it (default enforce)")
 	flags.StringSliceVar(&e.Namespaces, "enforce-namespaces", nil, "enforce in these namespaces instead of those with the label")
 	flags.StringArrayVar(&e.ExemptUsers, "enforce-exempt-user", nil, "a user to whom no rule applies; each use is recorded (break-glass); repeatable")
 	flags.StringArrayVar(&e.ExemptGroups, "enforce-exempt-group", nil, "a group to whose members no rule applies (break-glass); repeatable")
@@ -163,7 +164,7 @@ func (r *ruleFlags) bind(flags *pflag.FlagSet) {
 // complete sets the options from the flags.
 func (r *ruleFlags) complete(options *audit.Options) error {
 	e := &r.enforcement
-	if !r.enforce && (len(e.Namespaces)+len(e.ExemptUsers)+len(e.ExemptGroups)+len(r.commands) > 0 || e.ForbidTTY || e.ForbidStdin) {
+	if !r.enforce && (len(e.Namespaces)+len(e.ExemptUsers)+len(e.ExemptGroups)+len(r.commands)+len(e.Mode) > 0 || e.ForbidTTY || e.ForbidStdin) {
 		return errors.New("flags that begin with --enforce- need --enforce")
 	}
 	if r.enforce {

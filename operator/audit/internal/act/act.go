@@ -32,6 +32,8 @@ type Decision struct {
 	AccessRequest *v1alpha1.AuditAccessRequest
 	// BreakGlass marks an act that passed only because its user is exempt.
 	BreakGlass bool
+	// WouldDeny marks an act that is not denied only because of the mode of enforcement.
+	WouldDeny bool
 }
 
 // Settle writes a decision into the record.
@@ -43,6 +45,9 @@ func (a *Act) Settle(d Decision) {
 	}
 	if d.BreakGlass {
 		flag(r, v1alpha1.FlagBreakGlass)
+	}
+	if d.WouldDeny {
+		flag(r, v1alpha1.FlagWouldDeny)
 	}
 }
 

@@ -27,6 +27,8 @@ type Options struct {
 	ExemptUsers, ExemptGroups []string
 	Commands                  []Command
 	ForbidTTY, ForbidStdin    bool
+	// Lenient is set if nothing is refused. It does not change what Decide returns.
+	Lenient bool
 }
 
 // Validate returns an error that names the wrong option, if there is one.

@@ -47,11 +47,11 @@ func (o *Options) Entries(sessions extension.Scope) []Entry {
 	isHarmless := fmt.Sprintf("(!has(object.path) || object.path.matches(r'%s'))", kubelet.HarmlessPath)
 	entries := []Entry{
 		{Scope: off},
-		{Scope: failing(narrow(on, "audit-enforced", "not-exempt", "!("+isExempt+")")), Enforced: true},
+		{Scope: o.failing(narrow(on, "audit-enforced", "not-exempt", "!("+isExempt+")")), Enforced: true},
 	}
 	if hasProxies {
 		entries = append(entries,
-			Entry{Scope: failing(narrow(proxies, "audit-enforced-nodes", "path-and-user", fmt.Sprintf("!%s && !(%s)", isHarmless, isExempt))), Enforced: true},
+			Entry{Scope: o.failing(narrow(proxies, "audit-enforced-nodes", "path-and-user", fmt.Sprintf("!%s && !(%s)", isHarmless, isExempt))), Enforced: true},
 			Entry{Scope: narrow(proxies, "audit-nodes", "path-and-user", fmt.Sprintf("%s || (%s)", isHarmless, isExempt)), Enforced: true},
 		)
 	}
@@ -68,8 +68,11 @@ func narrow(scope extension.Scope, name, condition, expression string) extension
 	return scope
 }
 
-// failing returns a scope with the failure policy Fail.
-func failing(scope extension.Scope) extension.Scope {
+// failing returns a scope with the failure policy Fail, if something is refused.
+func (o *Options) failing(scope extension.Scope) extension.Scope {
+	if o.Lenient {
+		return scope
+	}
 	fail := admissionregistrationv1.Fail
 	scope.FailurePolicy = &fail
 	return scope
