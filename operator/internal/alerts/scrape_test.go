@@ -154,6 +154,14 @@ func fires(t *testing.T, scrapes []scrape, quiet bool, pattern string, want ...s
 	if quiet {
 		queries = append(queries, firing(".*", before))
 	}
+	if err := evaluate(t, interval.String(), evaluation{interval.String(), series(scrapes), queries}); err != nil {
+		t.Errorf("want %v to fire: %v", want, err)
+	}
+}
+
+// evaluate has promtool evaluate all rules, and returns what is not as expected.
+func evaluate(t *testing.T, every string, of evaluation) error {
+	t.Helper()
 	files, err := filepath.Glob(ruleFiles)
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%v: no rule files at %s", err, ruleFiles)
@@ -163,7 +171,7 @@ func fires(t *testing.T, scrapes []scrape, quiet bool, pattern string, want ...s
 			t.Fatal(err)
 		}
 	}
-	text, err := yaml.Marshal(promtoolTest{files, interval.String(), []evaluation{{interval.String(), series(scrapes), queries}}})
+	text, err := yaml.Marshal(promtoolTest{files, every, []evaluation{of}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,8 +180,9 @@ func fires(t *testing.T, scrapes []scrape, quiet bool, pattern string, want ...s
 		t.Fatal(err)
 	}
 	if output, err := exec.CommandContext(t.Context(), promtool(t), "test", "rules", file).CombinedOutput(); err != nil {
-		t.Errorf("want %v to fire: promtool: %v: %.4000s", want, err, output)
+		return fmt.Errorf("promtool: %w: %.4000s", err, output)
 	}
+	return nil
 }
 
 // promtool finds the program that the alerts are tested with. Without it the test is
