@@ -360,3 +360,30 @@ func TestModesThatChangeFailNoRequest(t *testing.T) {
 	testkit.Figure("modes.requests", float64(requests.Load()), "requests")
 	testkit.Figure("modes.failed", float64(failed.Load()), "requests")
 }
+
+// An extension that observes costs a request no more than one in force.
+func TestAnExtensionThatObservesCostsNoMoreThanInForce(t *testing.T) {
+	testkit.OnlyLong(t)
+	namespaces, file := modesByNamespace(t)
+	without := newNamespace(t)
+	check := extension.ValidatingFunc(func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
+		if pod.Spec.HostNetwork {
+			return extension.Deny("no host network")
+		}
+		return nil
+	}, extension.Scope{Name: "check", NamespaceSelector: extension.InNamespaces(slices.Collect(maps.Values(namespaces))...)})
+	start(t, manager.Options{WebhookNamespace: newNamespace(t), Registration: manager.RegistrationOptions{ModesFile: file}}, check)
+	took := map[string][]time.Duration{}
+	for range 1000 {
+		for _, namespace := range []string{without, namespaces[extension.Enforce], namespaces[extension.Observe]} {
+			began := time.Now()
+			if _, err := dryRunPod(t.Context(), namespace); err != nil {
+				t.Fatal(err)
+			}
+			took[namespace] = append(took[namespace], time.Since(began))
+		}
+	}
+	median := func(namespace string) float64 { return testkit.Milliseconds(testkit.Percentile(took[namespace], 0.5)) }
+	testkit.Figure("modes.enforce_adds_ms", median(namespaces[extension.Enforce])-median(without), "ms")
+	testkit.Figure("modes.observe_adds_ms", median(namespaces[extension.Observe])-median(without), "ms")
+}
