@@ -53,10 +53,11 @@ type Webhook struct {
 
 	content  []byte   // the scope, as its author named it, in JSON
 	segments []string // of the path, one for each handler
-	// observes reports whether the handlers mutate, unless the Mode is Enforce; patience is
-	// their time.
+	// Unless the Mode is Enforce: observes reports whether the handlers mutate, and patience
+	// and policy are the time and the failure policy of their scope.
 	observes bool
 	patience time.Duration
+	policy   *admissionregistrationv1.FailurePolicyType
 	part     int // of the namespaces, from 0
 }
 

@@ -117,7 +117,7 @@ func (w *Webhook) Handler(options HandlerOptions) http.Handler {
 	if w.Observes() {
 		memory = memory.Beside()
 	}
-	policy := w.Scope.FailurePolicy
+	policy := cmp.Or(w.policy, w.Scope.FailurePolicy)
 	return &handler{
 		name: name,
 		chain: chain{

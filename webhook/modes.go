@@ -217,7 +217,7 @@ func (w *Webhook) asRegistered() *Webhook {
 	if !w.Observes() {
 		return w
 	}
-	w.observes, w.patience, w.Mutating = w.Mutating, w.Scope.Timeout, false
+	w.observes, w.patience, w.policy, w.Mutating = w.Mutating, w.Scope.Timeout, w.Scope.FailurePolicy, false
 	w.Scope.FailurePolicy, w.Scope.Timeout = new(admissionregistrationv1.Ignore), observedTimeout
 	return w
 }

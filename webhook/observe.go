@@ -88,7 +88,7 @@ func (p *passage) observe(ctx context.Context, current *atomic.Pointer[passage])
 // found tells what a handler would have done.
 func (p *passage) found(handler *host.Handler, meter *meter, alone *passage) {
 	if alone.err != nil {
-		p.log.Warn("an extension that is not in force failed", append(about(p.object.request),
+		p.sampled.Warn("an extension that is not in force failed", append(about(p.object.request),
 			zap.String("extension", handler.Name), zap.String("mode", string(p.mode)), zap.Error(alone.err))...)
 		return
 	}
