@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/yaml"
 
@@ -382,6 +383,78 @@ func TestAConverterIsReadyBeforeTheCacheThatNeedsIt(t *testing.T) {
 	close(hold.released)
 	if name := <-clock.seen; name != "alarm-1" {
 		t.Errorf("it reconciled %q", name)
+	}
+}
+
+// texts denies Pods unless it reads an alarm in the version that is not stored.
+type texts struct {
+	mgr  extension.Manager
+	kind schema.GroupVersionKind
+}
+
+func (g *texts) Register(mgr extension.Manager) error {
+	g.mgr = mgr
+	return nil
+}
+
+func (g *texts) list() *unstructured.Unstructured {
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(g.kind)
+	return object
+}
+
+func (g *texts) Reads() []client.Object { return []client.Object{g.list()} }
+
+func (g *texts) Validate(ctx context.Context, pod *corev1.Pod, req *extension.Request) error {
+	alarm := g.list()
+	if err := g.mgr.GetKubeManager().GetClient().Get(ctx, client.ObjectKey{Namespace: req.Namespace, Name: "alarm-1"}, alarm); err != nil {
+		return err
+	}
+	text, _, _ := unstructured.NestedString(alarm.Object, "spec", "text")
+	return extension.Denyf("the text is %q", text)
+}
+
+// All replicas are gone at once, and nobody else converts.
+func TestAProgramThatReadsTheKindThatItConvertsStartsAgain(t *testing.T) {
+	t.Parallel()
+	a, namespace := newAlarms(t), newNamespace(t)
+	a.install()
+	if _, err := a.of("v2").Namespace(namespace).Create(t.Context(), a.object("v2", 1), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	options := manager.Options{Namespaces: []string{namespace}, Port: freeport.For(t)}
+	for _, begin := range []string{"first", "second"} {
+		guard := &texts{kind: schema.GroupVersionKind{Group: a.group, Version: "v1", Kind: "Alarm"}}
+		r := newManager(t, options, a.converter(), extension.Validating(guard, extension.Scope{Name: "texts"}))
+		r.run(t)
+		testkit.Succeeds(t, time.Minute, "it reads the alarm in v1 at the "+begin+" start", func(ctx context.Context) error {
+			select {
+			case err := <-r.done:
+				r.done <- err
+				return fmt.Errorf("it has stopped: %w", err)
+			default:
+			}
+			_, err := dryRunPod(ctx, namespace)
+			if err == nil || !strings.Contains(err.Error(), `the text is "alarm 1"`) {
+				return fmt.Errorf("got %w", err)
+			}
+			return nil
+		})
+		if err := r.stop(); err != nil {
+			t.Fatal(err)
+		}
+		// The API server forgets what was converted.
+		patch := []byte(`{"spec":{"names":{"shortNames":["` + begin + `"]}}}`)
+		if _, err := a.client.Resource(crds).Patch(t.Context(), a.crd(), types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		testkit.Succeeds(t, time.Minute, "nobody converts", func(ctx context.Context) error {
+			_, err := a.of("v1").Namespace(namespace).Get(ctx, "alarm-1", metav1.GetOptions{})
+			if err == nil {
+				return errors.New("somebody does")
+			}
+			return nil
+		})
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -203,7 +204,11 @@ func (m *Manager) startReads(ctx context.Context, kube ctrlmanager.Manager, proc
 	}
 	var all []clientgocache.InformerSynced
 	for _, read := range reads {
-		if err := m.checkRead(ctx, kube.GetRESTMapper(), read); err != nil {
+		var err error
+		if !m.converts(read.Kind.Group) { // else perhaps nobody but this process does, which begins later
+			err = m.checkRead(ctx, kube.GetRESTMapper(), read)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("Reads of %s: %s: %w", read.Part, read.Kind.Kind, err)
 		}
 		informer, err := kube.GetCache().GetInformer(ctx, read.Object)
@@ -213,6 +218,11 @@ func (m *Manager) startReads(ctx context.Context, kube ctrlmanager.Manager, proc
 		all = append(all, informer.HasSynced)
 	}
 	return func(ctx context.Context) bool { return clientgocache.WaitForCacheSync(ctx.Done(), all...) }, nil
+}
+
+// converts reports whether a converter of this process is for a kind of a group.
+func (m *Manager) converts(group string) bool {
+	return slices.ContainsFunc(m.parts.Converters, func(c *host.Converter) bool { return c.Group == group })
 }
 
 // checkRead makes sure that the API server has a kind, and lets this process list and watch

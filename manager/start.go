@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"sync"
 	"time"
 
@@ -93,7 +94,10 @@ func (m *Manager) start(ctx context.Context) error {
 		defer endRun()
 		return s.run(groupCtx)
 	})
-	group.Go(func() error { return m.runKube(run, kube, health) })
+	group.Go(func() error {
+		s.awaitConversions(run)
+		return m.runKube(run, kube, health)
+	})
 	group.Go(func() error { return background(run) })
 	return group.Wait()
 }
@@ -215,7 +219,7 @@ func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 	}
 	others := webhook.OtherRevisions(s.webhooks, handling)
 	for _, path := range []string{webhook.MutatingPath, webhook.ValidatingPath, webhook.WarnPath, webhook.ObservePath} {
-		s.server.Register(path, others)
+		s.server.Register(path, s.afterReads(others))
 	}
 	if *o.Registration.Probe {
 		s.server.Register(registration.ProbePath, registration.ProbeHandler())
@@ -235,7 +239,7 @@ func (s *serving) serve(webhooks []*webhook.Webhook) {
 	for _, w := range webhooks {
 		if !s.served[w.Path()] {
 			s.served[w.Path()] = true
-			s.server.Register(w.Path(), w.Handler(s.handling))
+			s.server.Register(w.Path(), s.afterReads(w.Handler(s.handling)))
 		}
 	}
 }
@@ -254,7 +258,7 @@ func (s *serving) clients() (*webhook.Clients, error) {
 }
 
 // run serves until ctx ends and the server has drained. It waits for the cache of what
-// extensions read and for a certificate first, and registers only then.
+// extensions read, unless it converts, and for a certificate first, and registers only then.
 //
 // Two parts run here, the server and the upkeep, each in a context that outlives
 // ctx. When ctx ends, one of them stops, and its end stops the other:
@@ -273,7 +277,7 @@ func (s *serving) run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	if !s.readsSynced(ctx) {
+	if len(s.parts.Converters) == 0 && !s.readsSynced(ctx) {
 		return s.server.Close() // stopped while waiting: not a failure
 	}
 	if err := s.wait(ctx); err != nil {
@@ -306,6 +310,40 @@ func (s *serving) run(ctx context.Context) error {
 	})
 	parts.Wait()
 	return cmp.Or(kept, served)
+}
+
+// maxConversionWait is how long caches wait for conversions: a CustomResourceDefinition may
+// come much later.
+const maxConversionWait = 10 * time.Second
+
+// awaitConversions waits, before the caches are filled, until this process converts. What is
+// read of a kind before it is converted is wrong, and stays so in a cache; or it cannot be
+// read at all.
+func (s *serving) awaitConversions(ctx context.Context) {
+	if len(s.parts.Converters) == 0 || s.registration == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, maxConversionWait)
+	defer cancel()
+	select {
+	case <-s.registration.Conversions.Applied():
+	case <-ctx.Done():
+	}
+}
+
+// afterReads has admissions wait for the cache of what extensions read, if the server begins
+// before, because the cache may need its conversions.
+func (s *serving) afterReads(next http.Handler) http.Handler {
+	if len(s.parts.Converters) == 0 {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.readsSynced(r.Context()) {
+			http.Error(w, "the cache of what extensions read is not filled", http.StatusServiceUnavailable)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // keepUp runs the upkeep, and after it unregisters if the options say so. If the
