@@ -405,7 +405,7 @@ func (g *texts) list() *unstructured.Unstructured {
 
 func (g *texts) Reads() []client.Object { return []client.Object{g.list()} }
 
-func (g *texts) Validate(ctx context.Context, pod *corev1.Pod, req *extension.Request) error {
+func (g *texts) Validate(ctx context.Context, _ *corev1.Pod, req *extension.Request) error {
 	alarm := g.list()
 	if err := g.mgr.GetKubeManager().GetClient().Get(ctx, client.ObjectKey{Namespace: req.Namespace, Name: "alarm-1"}, alarm); err != nil {
 		return err

@@ -87,6 +87,9 @@ type Manager struct {
 	// caches knows of the manager's cache, and of what watchers see, what is missing.
 	caches *cachesync.Status
 	modes  modeState
+	// exemptions are those of the options and of exemptionsFile.
+	exemptions     *webhook.Exemptions
+	exemptionsFile followed
 
 	mu      sync.Mutex
 	started bool
@@ -119,6 +122,10 @@ func New(options Options) (*Manager, error) {
 		options: options, httpClient: httpClient, clients: clients,
 		ready: make(chan struct{}), ctx: options.Context, clock: server,
 		caches: cachesync.New(options.Scheme, zapr.NewLogger(options.Logger.Desugar())),
+		modes:  modeState{file: followed{option: "Registration.ModesFile", path: options.Registration.ModesFile, about: "modes"}},
+
+		exemptions:     webhook.NewExemptions(server),
+		exemptionsFile: followed{option: "Serving.ExemptionsFile", path: options.Serving.ExemptionsFile, about: "exemptions"},
 	}, nil
 }
 

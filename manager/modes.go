@@ -1,11 +1,8 @@
 package manager
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -22,33 +19,6 @@ import (
 
 // ModeRule sets the mode of extensions, everywhere or in some namespaces.
 type ModeRule = webhook.ModeRule
-
-// maxModesFile is the most that a file of modes may have.
-const maxModesFile = 1 << 20
-
-// modesInterval is how often the file of modes is read.
-const modesInterval = time.Second
-
-// readModes returns the content of the file of modes, nil without one.
-func (m *Manager) readModes() ([]byte, error) {
-	path := m.options.Registration.ModesFile
-	if path == "" {
-		return nil, nil
-	}
-	file, err := os.Open(path) //nolint:gosec // the operator's choice
-	if err != nil {
-		return nil, fmt.Errorf("Registration.ModesFile: %w", err)
-	}
-	defer func() { _ = file.Close() }() // it was only read
-	text, err := io.ReadAll(io.LimitReader(file, maxModesFile+1))
-	if err == nil && len(text) > maxModesFile {
-		err = fmt.Errorf("%s has more than %d bytes", path, maxModesFile)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("Registration.ModesFile: %w", err)
-	}
-	return text, nil
-}
 
 // modeRules returns the rules: first those of the options, then those of the file.
 func (m *Manager) modeRules(text []byte) ([]ModeRule, error) {
@@ -67,7 +37,7 @@ func (m *Manager) modeRules(text []byte) ([]ModeRule, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("Registration.ModesFile: %s: %w", options.ModesFile, err)
+		return nil, m.modes.file.wrong(err)
 	}
 	return slices.Concat(options.Modes, file.Modes), nil
 }
@@ -75,18 +45,18 @@ func (m *Manager) modeRules(text []byte) ([]ModeRule, error) {
 // modeState is what is known of the modes of a running manager.
 type modeState struct {
 	mu     sync.Mutex
-	text   []byte // of the file, as it is followed
+	file   followed
 	series []prometheus.Labels
 	// next are the webhooks to register, nil if they are, and since is when they changed.
 	next  []*webhook.Webhook
 	since time.Time
 }
 
-// follow keeps the webhooks of a content of the file, which are to be registered.
-func (s *modeState) follow(text []byte, webhooks []*webhook.Webhook, now time.Time) {
+// register has webhooks registered.
+func (s *modeState) register(webhooks []*webhook.Webhook, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.text, s.next, s.since = text, webhooks, now
+	s.next, s.since = webhooks, now
 }
 
 // change gives a registration the webhooks of the modes that changed. They count as those
@@ -99,54 +69,22 @@ func (s *modeState) change(r *registration.Registration) {
 	}
 }
 
-// watchModes reads the file of modes again until ctx ends. When it has changed, it calls
-// change with the webhooks. If it is wrong, the modes stay as they were.
-func (m *Manager) watchModes(ctx context.Context, change func([]*webhook.Webhook)) {
-	if m.options.Registration.ModesFile == "" {
-		return
-	}
-	ticker := time.NewTicker(modesInterval)
-	defer ticker.Stop()
-	told := ""
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
+// followModes follows the file of modes until ctx ends. When it has changed, it calls
+// change with the webhooks.
+func (m *Manager) followModes(ctx context.Context, change func([]*webhook.Webhook)) {
+	m.follow(ctx, &m.modes.file, func(text []byte) error {
+		webhooks, err := m.webhooksIn(text)
+		if err == nil {
+			err = m.guardOwnPods(webhooks)
 		}
-		webhooks, err := m.changedModes()
-		switch {
-		case err == nil:
-			told = ""
-			modesRead.Set(1)
-		case err.Error() != told:
-			told = err.Error()
-			modesRead.Set(0)
-			m.options.Logger.Errorw("the modes stay as they were: their file is wrong", "error", err)
-			m.event("ModesNotRead", told)
+		if err != nil {
+			return err
 		}
-		if webhooks != nil {
-			m.tellModes(webhooks)
-			change(webhooks)
-		}
-	}
-}
-
-// changedModes returns the webhooks if the file has changed, else nil.
-func (m *Manager) changedModes() ([]*webhook.Webhook, error) {
-	text, err := m.readModes()
-	if err != nil || bytes.Equal(text, m.modes.text) {
-		return nil, err
-	}
-	webhooks, err := m.webhooksIn(text)
-	if err == nil {
-		err = m.guardOwnPods(webhooks)
-	}
-	if err != nil {
-		return nil, err
-	}
-	m.modes.follow(text, webhooks, m.clock.Now())
-	return webhooks, nil
+		m.modes.register(webhooks, m.clock.Now())
+		m.tellModes(webhooks)
+		change(webhooks)
+		return nil
+	})
 }
 
 // tellModes says which extensions are not in force.

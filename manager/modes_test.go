@@ -3,6 +3,7 @@ package manager_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net"
 	"os"
@@ -162,13 +163,16 @@ func modesByNamespace(t *testing.T) (namespaces map[extension.Mode]string, file 
 func writeModes(t *testing.T, file string, rules ...manager.ModeRule) {
 	t.Helper()
 	text, err := yaml.Marshal(map[string]any{"modes": rules})
-	if err == nil {
-		err = os.WriteFile(file+".new", text, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(file+".new", file) // as a kubelet does
-	}
 	if err != nil {
+		t.Fatal(err)
+	}
+	replaceFile(t, file, text)
+}
+
+// replaceFile replaces a file at once, as a kubelet does.
+func replaceFile(t *testing.T, file string, text []byte) {
+	t.Helper()
+	if err := errors.Join(os.WriteFile(file+".new", text, 0o600), os.Rename(file+".new", file)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -266,6 +270,38 @@ func wantOf(mode extension.Mode, outcome string) string {
 		return "changed"
 	}
 	return string(metav1.StatusReasonInternalError)
+}
+
+func TestExemptionsFollowTheirFile(t *testing.T) {
+	t.Parallel()
+	namespace, file := newNamespace(t), filepath.Join(t.TempDir(), "exemptions.yaml")
+	write := func(text string) { replaceFile(t, file, []byte(text)) }
+	write("exemptions: []")
+	refuse := extension.ValidatingFunc(func(context.Context, *corev1.Pod, *extension.Request) error { return extension.Deny("no") }, extension.Scope{Name: "refuse"})
+	r := start(t, manager.Options{Namespaces: []string{namespace}, Serving: manager.ServingOptions{ExemptionsFile: file}}, refuse)
+	becomes := func(exempt bool) {
+		t.Helper()
+		testkit.Succeeds(t, time.Minute, fmt.Sprint("exempt: ", exempt), func(ctx context.Context) error {
+			if _, err := dryRunPod(ctx, namespace); exempt && err != nil || !exempt && !apierrors.IsForbidden(err) {
+				return fmt.Errorf("got %w", err)
+			}
+			return nil
+		})
+	}
+	becomes(false)
+	const exemption = "exemptions: [{name: legacy, extensions: [refuse], names: [probe], reason: it is rewritten, until: %q}]"
+	write(fmt.Sprintf(exemption, time.Now().Add(time.Hour).UTC().Format(time.RFC3339)))
+	becomes(true)
+	write("exemptions: [{name: legacy}]")
+	testkit.Eventually(t, "the wrong file is told", func(context.Context) bool {
+		return len(r.logs.FilterMessageSnippet("the exemptions stay as they were").All()) == 1
+	})
+	becomes(true)
+	write(fmt.Sprintf(exemption, time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)))
+	becomes(false)
+	testkit.Eventually(t, "its end is told", func(context.Context) bool {
+		return len(r.logs.FilterMessageSnippet("an exemption has ended").All()) == 1
+	})
 }
 
 // Two replicas behind one Service follow files of their own, which change one after the

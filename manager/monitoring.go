@@ -161,10 +161,10 @@ var (
 		Name: "admitkit_extension_mode",
 		Help: "1 for each mode (Enforce, Warn, Observe) that an extension has, in all namespaces or in some.",
 	}, []string{"extension", "mode"})
-	modesRead = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "admitkit_modes_read",
-		Help: "0 if the file of modes has changed and is wrong, so that the modes stay as they were.",
-	})
+	fileRead = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "admitkit_file_read",
+		Help: "0 if a file that is read again when it changes, of modes or of exemptions, is wrong, so that they stay as they were.",
+	}, []string{"file"})
 	conversionRegistered = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "admitkit_conversion_registered",
 		Help: "1 if the CustomResourceDefinition names this installation as its converter, with the present CA.",
@@ -178,8 +178,7 @@ var (
 func init() {
 	info := buildinfo.Get()
 	buildInfo.WithLabelValues(info.Admitkit, info.Program, info.Version, info.Commit, info.GoVersion).Set(1)
-	modesRead.Set(1)
-	metrics.Registry.MustRegister(buildInfo, registrationRepairs, scopeUnserved, extensionMode, modesRead, conversionRegistered, lastError)
+	metrics.Registry.MustRegister(buildInfo, registrationRepairs, scopeUnserved, extensionMode, fileRead, conversionRegistered, lastError)
 }
 
 // addProcessMetrics adds the metrics of the process and of the Go runtime, unless

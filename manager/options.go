@@ -168,6 +168,11 @@ type ServingOptions struct {
 	// default nobody can, so that only who has read a webhook configuration, as API servers
 	// do, is answered. A server refuses it without ClientCAFile.
 	PlainPaths bool
+	// Exemptions let requests pass extensions, each until it ends. Default: none.
+	Exemptions []Exemption
+	// ExemptionsFile is a YAML file with further ones in its field exemptions. It is read
+	// again when it changes. Default: none.
+	ExemptionsFile string
 	// DrainPeriod is how long a manager keeps serving after it was told to stop,
 	// while it reports that it is not ready, so that endpoints and connections
 	// move on to other replicas. Then it finishes the requests in flight. Default:

@@ -209,7 +209,8 @@ func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 	})
 	handling := webhook.HandlerOptions{
 		Scheme: o.Scheme, Logger: log, TracerProvider: o.Serving.TracerProvider, MaxBodyBytes: o.Serving.MaxBodyBytes, MaxInFlight: o.Serving.MaxInFlight,
-		Memory: webhook.NewMemory(o.Serving.MaxMemoryBytes), // of all webhooks: the process has one limit
+		Memory:     webhook.NewMemory(o.Serving.MaxMemoryBytes), // of all webhooks: the process has one limit
+		Exemptions: s.exemptions,
 	}
 	s.handling = handling
 	s.tellModes(s.webhooks)

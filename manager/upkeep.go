@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -43,45 +44,40 @@ func (u *upkeep) run(ctx context.Context) error {
 		}
 		return err
 	}
-	var group errgroup.Group
-	group.Go(func() error {
-		u.announce(ctx)
-		return nil
-	})
-	group.Go(func() error {
-		u.watchModes(ctx, func(webhooks []*webhook.Webhook) {
+	var beside sync.WaitGroup
+	for _, loop := range u.loops(trigger) {
+		beside.Go(func() { loop(ctx) })
+	}
+	u.runSource(ctx, trigger)
+	beside.Wait()
+	return nil
+}
+
+// loops returns what runs beside the source, each until its context ends.
+func (u *upkeep) loops(trigger chan<- struct{}) []func(context.Context) {
+	changed := func() { notify(trigger) }
+	loops := []func(context.Context){u.announce, func(ctx context.Context) {
+		u.followModes(ctx, func(webhooks []*webhook.Webhook) {
 			if u.serveToo != nil {
 				u.serveToo(webhooks)
 			}
-			notify(trigger)
+			changed()
 		})
-		return nil
-	})
+	}}
+	if u.serveToo != nil {
+		loops = append(loops, u.tellEnded, func(ctx context.Context) { u.follow(ctx, &u.exemptionsFile, u.setExemptions) })
+	}
 	if u.paths != nil {
-		group.Go(func() error {
-			u.paths.Run(ctx, func() { notify(trigger) })
-			return nil
-		})
+		loops = append(loops, func(ctx context.Context) { u.paths.Run(ctx, changed) })
 	}
 	if u.registration != nil && u.probes() {
-		group.Go(func() error {
-			u.prober.Run(ctx, u.probe(u.registration), func() { notify(trigger) }, u.probeFailed())
-			return nil
-		})
+		loops = append(loops, func(ctx context.Context) { u.prober.Run(ctx, u.probe(u.registration), changed, u.probeFailed()) })
 	}
 	if u.registration != nil {
 		webhooks := u.registration.Webhooks
-		group.Go(func() error {
-			u.watchServed(ctx, webhooks)
-			return nil
-		})
-		group.Go(func() error {
-			u.watchNamespaces(ctx)
-			return nil
-		})
+		loops = append(loops, u.watchNamespaces, func(ctx context.Context) { u.watchServed(ctx, webhooks) })
 	}
-	u.runSource(ctx, trigger)
-	return group.Wait()
+	return loops
 }
 
 // wait returns when there is a certificate to serve, and the key of the paths.

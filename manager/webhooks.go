@@ -49,13 +49,15 @@ func (m *Manager) Webhooks(ctx context.Context) ([]*webhook.Webhook, error) {
 
 // webhooks returns the webhooks at the start.
 func (m *Manager) webhooks() ([]*webhook.Webhook, error) {
-	text, err := m.readModes()
+	text, err := m.modes.file.read()
 	if err != nil {
 		return nil, err
 	}
-	webhooks, err := m.webhooksIn(text)
-	m.modes.text = text
-	return webhooks, err
+	m.modes.file.text = text
+	if err := m.readExemptions(); err != nil {
+		return nil, err
+	}
+	return m.webhooksIn(text)
 }
 
 // webhooksIn groups the handlers in the modes of a file: those of the same scope and mode

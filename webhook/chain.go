@@ -37,6 +37,8 @@ type chain struct {
 	mode     extension.Mode
 	patience time.Duration
 	sampled  *zap.Logger
+
+	exemptions *Exemptions // nil for none
 }
 
 // observes reports whether the handlers deny and change nothing.
@@ -137,6 +139,9 @@ func (p *passage) run(ctx context.Context) {
 		return
 	}
 	for i := range p.handlers {
+		if p.exempt(i) {
+			continue
+		}
 		result, err := p.step(ctx, i)
 		if err != nil {
 			p.err = fmt.Errorf("extension %s: %w", p.handlers[i].Name, err)

@@ -72,6 +72,8 @@ type HandlerOptions struct {
 	// TracerProvider gets a span for each request and each extension. Default:
 	// none, which costs nothing.
 	TracerProvider trace.TracerProvider
+	// Exemptions let requests pass extensions. Default: none.
+	Exemptions *Exemptions
 	// OnStep is called with each handler's part in an admission, in the goroutine of
 	// that admission, and of the deadline for a handler that is cut off. Each call costs
 	// an encoding of the object. Default: none.
@@ -123,7 +125,7 @@ func (w *Webhook) Handler(options HandlerOptions) http.Handler {
 		chain: chain{
 			mutating: w.Mutating, handlers: handlers, meters: meters, scheme: options.Scheme, log: log, tracer: tracer, onStep: options.OnStep,
 			lenient: policy != nil && *policy == admissionregistrationv1.Ignore,
-			mode:    w.Mode, patience: cmp.Or(w.patience, defaultTimeout), sampled: sampled,
+			mode:    w.Mode, patience: cmp.Or(w.patience, defaultTimeout), sampled: sampled, exemptions: options.Exemptions,
 		},
 		maxBodyBytes: options.MaxBodyBytes, maxInFlight: int64(options.MaxInFlight),
 		memory: memory, estimate: limits.NewEstimate(w.Mutates(), handlers, options.Scheme),

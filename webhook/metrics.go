@@ -47,6 +47,15 @@ var (
 		Help: "Objects that an extension in the mode Warn or Observe would change.",
 	}, []string{"webhook", "extension", "operation"})
 
+	exemptionUses = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "admitkit_exemption_uses_total",
+		Help: "Requests that passed an extension because of an exemption.",
+	}, []string{"exemption", "extension"})
+	exemptionUntil = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "admitkit_exemption_until_timestamp_seconds",
+		Help: "End of an exemption, in seconds since the epoch.",
+	}, []string{"exemption"})
+
 	webhookDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "admitkit_webhook_duration_seconds",
 		Help:    "Time from the header of a request to the end of its answer. code is the HTTP status.",
@@ -85,7 +94,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(admissionRequests, admissionDuration, panics, wouldDeny, wouldChange, webhookDuration, inFlight, inFlightLimit, bodyBytes, patchBytes, refused, clientsRefused)
+	metrics.Registry.MustRegister(admissionRequests, admissionDuration, panics, wouldDeny, wouldChange, exemptionUses, exemptionUntil, webhookDuration, inFlight, inFlightLimit, bodyBytes, patchBytes, refused, clientsRefused)
 	for _, reason := range []string{refusedCertificate, refusedPath} { // alerts watch the counter from zero on
 		clientsRefused.WithLabelValues(reason)
 	}

@@ -51,7 +51,7 @@ func (m modes) check(handlers []*extension.Handler) error {
 			errs = append(errs, fmt.Errorf("[%d].namespaceSelector: %w", i, err))
 		}
 		for _, name := range rule.Extensions {
-			if err := mayHave(handlers, name, rule.Mode); err != nil {
+			if err := eachNamed(handlers, name, func(s extension.Scope) error { return allows(s, rule.Mode) }); err != nil {
 				errs = append(errs, fmt.Errorf("[%d].extensions: %w", i, err))
 			}
 		}
@@ -61,8 +61,8 @@ func (m modes) check(handlers []*extension.Handler) error {
 
 var allModes = []extension.Mode{extension.Enforce, extension.Warn, extension.Observe}
 
-// mayHave returns an error unless extensions of a name exist, and may have a mode.
-func mayHave(handlers []*extension.Handler, name string, mode extension.Mode) error {
+// eachNamed returns an error unless extensions of a name exist, and all pass a check.
+func eachNamed(handlers []*extension.Handler, name string, check func(extension.Scope) error) error {
 	if name == "*" {
 		return nil
 	}
@@ -72,7 +72,7 @@ func mayHave(handlers []*extension.Handler, name string, mode extension.Mode) er
 		h := host.Open(handler)
 		if h.Name == name {
 			found = true
-			if err := allows(h.Scope, mode); err != nil {
+			if err := check(h.Scope); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
 		}

@@ -16,11 +16,11 @@ type Step struct {
 	// Extension is the handler's name.
 	Extension string
 	// Result is the one in the metrics: allowed, mutated, denied, error,
-	// panic, timeout or canceled.
+	// panic, timeout or canceled; or exempted.
 	Result string
 	// Object is the JSON of the object as the handler left it; nil if it was cut off.
 	Object []byte
-	// Reason is the one of a denial.
+	// Reason is the one of a denial or an exemption.
 	Reason string
 	// Err says why there is no decision; nil if there is one.
 	Err error

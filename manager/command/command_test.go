@@ -242,6 +242,7 @@ func TestWhatIsWrongWithTheFlagsIsSaidOnStandardErrorWithExitCode2(t *testing.T)
 		"an unknown mode":        {[]string{"start", "--namespace=default", "--mode=stamp=on", "--kubeconfig=KUBECONFIG"}, "--mode: stamp=\"on\": must be Enforce, Warn or Observe"},
 		"an unknown extension":   {[]string{"review", "--namespace=default", "--mode=stomp=warn", "--kubeconfig=KUBECONFIG", "-f", "KUBECONFIG"}, "no extension \"stomp\" answers admissions; there are stamp"},
 		"a file without modes":   {[]string{"review", "--namespace=default", "--modes-file=KUBECONFIG", "--kubeconfig=KUBECONFIG", "-f", "KUBECONFIG"}, "--modes-file: KUBECONFIG: "},
+		"no exemptions":          {[]string{"review", "--namespace=default", "--exemptions-file=KUBECONFIG", "--kubeconfig=KUBECONFIG", "-f", "KUBECONFIG"}, "--exemptions-file: KUBECONFIG: "},
 		"an excluded namespace":  {[]string{"review", "--namespace=default", "--exclude-namespaces=default", "--kubeconfig=KUBECONFIG", "-f", "KUBECONFIG"}, "--exclude-namespaces: \"default\" is in --namespace, too"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -107,6 +107,8 @@ func (f *flags) bindServing(set *pflag.FlagSet) {
 	set.StringVar(&o.Serving.ClientCAFile, "client-ca", "", "file with the CA of clients: only those with its certificate may connect to the webhooks, so API servers must present one (default: everybody may)")
 	_ = cobra.MarkFlagFilename(set, "client-ca") // it is there
 	set.StringSliceVar(&o.Serving.ClientNames, "client-names", nil, "clients that may connect, by a name in their certificate (default: all of --client-ca)")
+	set.StringVar(&o.Serving.ExemptionsFile, "exemptions-file", "", "YAML file with exemptions from extensions; it is read again when it changes")
+	_ = cobra.MarkFlagFilename(set, "exemptions-file") // it is there
 	set.StringVar(&o.Serving.HealthAddress, "health-address", ":8081", "address of /healthz and /readyz, another for each process on a machine; empty for none")
 	set.StringVar(&o.Serving.MetricsAddress, "metrics-address", ":8080", "address of /metrics, another for each process on a machine; empty for none")
 	set.BoolVar(&o.Serving.MetricsSecure, "metrics-secure", false, "serve /metrics over HTTPS, and only to those whom RBAC lets get it")
@@ -114,7 +116,7 @@ func (f *flags) bindServing(set *pflag.FlagSet) {
 }
 
 // ofReview are the flags that change what a review says.
-var ofReview = []string{"namespace", "pod-selector", "webhook-namespace", "fingerprint", "failure-policy", "exclude-namespaces", "mode", "modes-file", "reconciler-user", "zap-log-level"}
+var ofReview = []string{"namespace", "pod-selector", "webhook-namespace", "fingerprint", "failure-policy", "exclude-namespaces", "mode", "modes-file", "exemptions-file", "reconciler-user", "zap-log-level"}
 
 // hide keeps the flags out of the help that change nothing in a review. show lists them
 // again.

@@ -387,7 +387,9 @@ func (r *review) engine(cmd *cobra.Command, cluster *memcluster.Cluster) (engine
 	if len(r.with) > 0 {
 		stop = startCache(cmd.Context(), mgr.GetKubeManager().GetCache())
 	}
-	return offline.New(webhooks, offline.Options{Forbidden: cluster.TakeForbidden, Converters: mgr.Converters()}), stop, nil
+	with := offline.Options{Forbidden: cluster.TakeForbidden, Converters: mgr.Converters()}
+	with.Webhook.Exemptions = mgr.Exemptions()
+	return offline.New(webhooks, with), stop, nil
 }
 
 // startCache starts a cache, for extensions that read through it. It returns when the

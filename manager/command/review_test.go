@@ -160,6 +160,20 @@ func TestAReviewSaysWhatExtensionsThatAreNotInForceWouldDo(t *testing.T) {
 	}
 }
 
+func TestAReviewSaysWhatIsExempt(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "exemptions.yaml")
+	text := "exemptions: [{name: old, extensions: [extension.ValidatorFunc], users: [alice], until: 2999-01-01T00:00:00Z, reason: it is rewritten}]"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for user, want := range map[string]int{"alice": 0, "bob": 1} {
+		stdout, _, code := run(t, strings.ReplaceAll(withTeam, "team", "squad"), "review", "-f", "-", "--exemptions-file="+file, "--user="+user)
+		if code != want || strings.Contains(stdout, "# pods, extension.ValidatorFunc: exempted: old: it is rewritten\n") != (want == 0) {
+			t.Errorf("%s: exit code %d: %s", user, code, stdout)
+		}
+	}
+}
+
 func TestAReviewPrintsTheObjects(t *testing.T) {
 	two := withTeam + "---\n# a comment\n---\n" + strings.ReplaceAll(withTeam, "web", "db")
 	stdout, stderr, code := run(t, two, "review", "-f", "-", "-o", "yaml", "--dry-run", "--namespace", "apps")

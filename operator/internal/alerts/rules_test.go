@@ -57,26 +57,30 @@ func rules(t *testing.T) []rule {
 func TestTheAlertsOfModes(t *testing.T) {
 	const labels = `{extension="e", webhook="observe/validate/w", operation="CREATE"}`
 	for name, test := range map[string]struct {
-		mode, denies, read string
-		fires              string
+		mode, denies, read, uses, until string
+		fires                           []string
 	}{
-		"nothing":          {"Observe", "0x400", "1x400", "ExtensionFindsNothing"},
-		"in force":         {"Enforce", "0x400", "1x400", ""},
-		"once in ten days": {"Warn", "0x240 1x160", "1x400", ""},
-		"not any more":     {"Warn", "0x20 5x380", "1x400", "ExtensionFindsNothing"},
-		"a wrong file":     {"Enforce", "0x400", "1x390 0x10", "ModesNotRead"},
+		"nothing is found":    {"Observe", "0x800", "1x800", "0+1x800", "1e10x800", []string{"ExtensionFindsNothing"}},
+		"in force":            {"Enforce", "0x800", "1x800", "0+1x800", "1e10x800", nil},
+		"found once":          {"Warn", "0x500 1x300", "1x800", "0+1x800", "1e10x800", nil},
+		"found before":        {"Warn", "0x20 5x780", "1x800", "0+1x800", "1e10x800", []string{"ExtensionFindsNothing"}},
+		"a wrong file":        {"Enforce", "0x800", "1x790 0x10", "0+1x800", "1e10x800", []string{"FileNotRead"}},
+		"an unused exemption": {"Enforce", "0x800", "1x800", "0x20 5x780", "1e10x800", []string{"ExemptionUnused"}},
+		"an exemption's end":  {"Enforce", "0x800", "1x800", "0+1x800", "1000x800", []string{"ExemptionEnded"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var want []sample
-			if test.fires != "" {
-				want = []sample{{fmt.Sprintf("{alertname=%q}", test.fires), 1}}
+			for _, alert := range test.fires {
+				want = append(want, sample{fmt.Sprintf("{alertname=%q}", alert), 1})
 			}
 			if err := evaluate(t, "1h", evaluation{"1h", []input{
-				{`admitkit_extension_mode{extension="e", mode="` + test.mode + `"}`, "1x400"},
-				{"admitkit_modes_read", test.read},
+				{`admitkit_extension_mode{extension="e", mode="` + test.mode + `"}`, "1x800"},
+				{`admitkit_file_read{file="modes"}`, test.read},
 				{"admitkit_would_deny_total" + labels, test.denies},
-				{"admitkit_would_change_total" + labels, "0x400"},
-			}, []promQL{{`count by (alertname) (ALERTS{alertstate="firing"})`, "400h", want}}}); err != nil {
+				{"admitkit_would_change_total" + labels, "0x800"},
+				{`admitkit_exemption_uses_total{exemption="x", extension="e"}`, test.uses},
+				{`admitkit_exemption_until_timestamp_seconds{exemption="x"}`, test.until},
+			}, []promQL{{`count by (alertname) (ALERTS{alertstate="firing"})`, "800h", want}}}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -91,7 +95,7 @@ func TestEveryAlertHasACase(t *testing.T) {
 		}
 	}
 	for _, r := range rules(t) {
-		if !cases[r.Alert] && r.Alert != "ExtensionFindsNothing" && r.Alert != "ModesNotRead" { // TestTheAlertsOfModes
+		if !cases[r.Alert] && !slices.Contains([]string{"ExtensionFindsNothing", "FileNotRead", "ExemptionEnded", "ExemptionUnused"}, r.Alert) { // TestTheAlertsOfModes
 			t.Errorf("no scene makes %s fire: add one", r.Alert)
 		}
 		delete(cases, r.Alert)

@@ -1,0 +1,72 @@
+package manager
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/admitkit/admitkit/webhook"
+)
+
+// Exemption lets requests pass extensions until it ends.
+type Exemption = webhook.Exemption
+
+// readExemptions sets the exemptions at the start.
+func (m *Manager) readExemptions() error {
+	text, err := m.exemptionsFile.read()
+	if err == nil {
+		err = m.setExemptions(text)
+	}
+	m.exemptionsFile.text = text
+	return err
+}
+
+// setExemptions sets those of the options and of a file.
+func (m *Manager) setExemptions(text []byte) error {
+	own := m.options.Serving.Exemptions
+	if err := webhook.CheckExemptions(m.parts.Handlers, own); err != nil {
+		return fmt.Errorf("Serving.Exemptions%w", err)
+	}
+	var file struct {
+		Exemptions []Exemption `json:"exemptions"`
+	}
+	err := yaml.UnmarshalStrict(text, &file)
+	if err == nil {
+		err = webhook.CheckExemptions(m.parts.Handlers, file.Exemptions)
+		if err != nil {
+			err = fmt.Errorf("exemptions%w", err)
+		}
+	}
+	if err != nil {
+		return m.exemptionsFile.wrong(err)
+	}
+	m.exemptions.Set(slices.Concat(own, file.Exemptions))
+	return nil
+}
+
+// Exemptions returns the exemptions, for a program that sends requests of its own to the
+// handlers of [Manager.Webhooks].
+func (m *Manager) Exemptions() *webhook.Exemptions { return m.exemptions }
+
+// tellEnded says, until ctx ends, when an exemption has ended.
+func (m *Manager) tellEnded(ctx context.Context) {
+	told := map[string]time.Time{}
+	for {
+		for _, x := range m.exemptions.All() {
+			if until := x.Until.Time; !m.clock.Now().Before(until) && !told[x.Name].Equal(until) {
+				told[x.Name] = until
+				const why = "an exemption has ended, and counts no more: remove it, or give it another end"
+				m.options.Logger.Warnw(why, "exemption", x.Name, "until", until, "reason", x.Reason)
+				m.event("ExemptionEnded", fmt.Sprintf("%s: %s", x.Name, why))
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(followInterval):
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package manager
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+// followed is a file of the operator that is read again when it changes.
+type followed struct {
+	// option is the field of the options with the path, and about names it in the metric.
+	option, path, about string
+	text                []byte // as it is followed
+}
+
+const (
+	// maxFollowed is the most that such a file may have.
+	maxFollowed = 1 << 20
+	// followInterval is how often it is read.
+	followInterval = time.Second
+)
+
+// read returns the content, nil without a path.
+func (f *followed) read() ([]byte, error) {
+	if f.path == "" {
+		return nil, nil
+	}
+	file, err := os.Open(f.path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.option, err)
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	text, err := io.ReadAll(io.LimitReader(file, maxFollowed+1))
+	if err == nil && len(text) > maxFollowed {
+		err = fmt.Errorf("%s has more than %d bytes", f.path, maxFollowed)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.option, err)
+	}
+	return text, nil
+}
+
+// wrong returns an error about the content.
+func (f *followed) wrong(err error) error { return fmt.Errorf("%s: %s: %w", f.option, f.path, err) }
+
+// follow reads a file again until ctx ends. When it has changed, it calls take with the
+// content. If that is wrong, what was before stays in force, and that is told once.
+func (m *Manager) follow(ctx context.Context, f *followed, take func(text []byte) error) {
+	if f.path == "" {
+		return
+	}
+	ticker := time.NewTicker(followInterval)
+	defer ticker.Stop()
+	told := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		text, err := f.read()
+		if err == nil && !bytes.Equal(text, f.text) {
+			if err = take(text); err == nil {
+				f.text = text
+			}
+		}
+		switch {
+		case err == nil:
+			told = ""
+			fileRead.WithLabelValues(f.about).Set(1)
+		case err.Error() != told:
+			told = err.Error()
+			fileRead.WithLabelValues(f.about).Set(0)
+			m.options.Logger.Errorw("the "+f.about+" stay as they were: their file is wrong", "error", err)
+			m.event("FileNotRead", told)
+		}
+	}
+}
