@@ -376,6 +376,9 @@ func TestAConverterIsReadyBeforeTheCacheThatNeedsIt(t *testing.T) {
 	clock := &alarmClock{a.group, make(chan string, 1)}
 	newManager(t, manager.Options{Namespaces: []string{namespace}, RESTConfig: config, Serving: manager.ServingOptions{HealthAddress: health}}, a.converter(), clock).run(t)
 	<-hold.asked
+	if stanza, err := a.stanza(t.Context()); err != nil || stanza["strategy"] != "Webhook" {
+		t.Errorf("it lists objects that nobody converts: %v, %v", stanza, err)
+	}
 	testkit.Eventually(t, "it is ready", func(context.Context) bool {
 		status, _ := body(t, "http://"+health+"/readyz")
 		return status == http.StatusOK
@@ -454,6 +457,52 @@ func TestAProgramThatReadsTheKindThatItConvertsStartsAgain(t *testing.T) {
 				return errors.New("somebody does")
 			}
 			return nil
+		})
+	}
+}
+
+// Otherwise it sees objects without the fields of the stored version, and removes them by an update.
+func TestAReconcilerWaitsUntilItsKindIsConverted(t *testing.T) {
+	t.Parallel()
+	a, namespace := newAlarms(t), newNamespace(t)
+	a.install()
+	if _, err := a.of("v2").Namespace(namespace).Create(t.Context(), a.object("v2", 1), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	clock := &alarmClock{a.group, make(chan string, 1)}
+	ready := func(health string) (bool, string) {
+		status, text := body(t, "http://"+health+"/readyz")
+		return status == http.StatusOK, text
+	}
+	var replicas []string // one leads, and another one stands by
+	for range 2 {
+		health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
+		replicas = append(replicas, health)
+		options := manager.Options{Namespaces: []string{namespace}, Serving: manager.ServingOptions{HealthAddress: health}, Watching: manager.WatchingOptions{LeaderElection: true}}
+		replica, ctx := newManager(t, options, a.converter(), clock), t.Context()
+		ended := make(chan error, 1)
+		go func() { ended <- replica.Reconcile(ctx) }()
+		t.Cleanup(func() { t.Log(<-ended) })
+	}
+	for _, health := range replicas {
+		testkit.Eventually(t, "it is not ready, and says why", func(context.Context) bool {
+			ok, text := ready(health)
+			return !ok && strings.Contains(text, "[-]conversion failed: CustomResourceDefinition "+a.crd()+": its conversion is not registered yet")
+		})
+	}
+	select {
+	case name := <-clock.seen:
+		t.Errorf("it reconciled %q, which nobody converts", name)
+	default:
+	}
+	start(t, manager.Options{Namespaces: []string{namespace}}, a.converter())
+	if name := <-clock.seen; name != "alarm-1" {
+		t.Errorf("it reconciled %q", name)
+	}
+	for _, health := range replicas {
+		testkit.Eventually(t, "it is ready", func(context.Context) bool {
+			ok, _ := ready(health)
+			return ok
 		})
 	}
 }

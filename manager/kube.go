@@ -119,6 +119,8 @@ type kubeManager struct {
 	elected chan struct{}
 	// misplaced takes the place of controller-runtime's webhook server.
 	misplaced *misplaced
+	// gate is what reconcilers and watchers wait for; nil for nothing.
+	gate *conversionGate
 }
 
 // GetWebhookServer returns a server that makes [kubeManager.Start] fail if it gets a webhook.

@@ -31,7 +31,8 @@
 // (upkeep.go) keeps the registration (registration.go) and the certificates
 // (certificates.go) right. registrar.go runs the upkeep alone. reconcile.go and
 // watch.go run what does not answer admissions, on the controller-runtime manager of
-// kube.go. manifests.go and unregister.go are for the time before and after.
+// kube.go, once the gate of conversiongate.go is open. manifests.go and unregister.go are
+// for the time before and after.
 //
 // The parts that need no Manager are in the folder internal: apiserver has the clients and the
 // clock, health the health checks and the probe, feed the events for one watcher,
@@ -90,6 +91,8 @@ type Manager struct {
 	// exemptions are those of the options and of exemptionsFile.
 	exemptions     *webhook.Exemptions
 	exemptionsFile followed
+	// gate is what reconcilers and watchers wait for; nil for nothing.
+	gate *conversionGate
 
 	mu      sync.Mutex
 	started bool
@@ -199,6 +202,7 @@ func (m *Manager) begin(ctx context.Context) (context.Context, error) {
 		return nil, errStarted
 	}
 	m.started = true
+	m.gate = m.newConversionGate()
 	run, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(m.options.Context, cancel)
 	m.cancel = func() { stop(); cancel() }

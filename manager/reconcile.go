@@ -62,6 +62,13 @@ func (m *Manager) runBackground(ctx context.Context, everywhere, once background
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
+	if m.gate != nil { // a server is ready without it: it converts
+		health.AddReady("conversion", m.gate.check)
+		group.Go(func() error {
+			m.gate.wait(ctx) // a replica that does not lead looks, too
+			return nil
+		})
+	}
 	if err := m.serveHealth(ctx, ctx, health, group); err != nil {
 		return err
 	}
@@ -172,14 +179,14 @@ func (m *Manager) electAgain(ctx context.Context, kube ctrlmanager.Manager, b ba
 	}
 }
 
-// electedManager is the manager that is passed to what runs only in the elected
-// replica.
-type electedManager struct {
+// backgroundManager is the manager that is passed to what runs only in the elected
+// replica, or waits for conversions.
+type backgroundManager struct {
 	*Manager
 	kube ctrlmanager.Manager
 }
 
-func (h electedManager) GetKubeManager() ctrlmanager.Manager { return h.kube }
+func (h backgroundManager) GetKubeManager() ctrlmanager.Manager { return h.kube }
 
 // newElected makes a controller-runtime manager that runs while it holds the Lease.
 func (m *Manager) newElected(kube ctrlmanager.Manager, b background) (ctrlmanager.Manager, error) {
@@ -199,7 +206,7 @@ func (m *Manager) newElected(kube ctrlmanager.Manager, b background) (ctrlmanage
 	}
 	withChecks := kube.(kubeManager)
 	withChecks.Manager, withChecks.elected = elected, nil
-	return withChecks, m.addBackground(electedManager{m, withChecks}, withChecks, b)
+	return withChecks, m.addBackground(backgroundManager{m, withChecks}, withChecks, b)
 }
 
 // sharedCache is a cache that another manager starts and stops.
@@ -211,6 +218,11 @@ func (sharedCache) Start(ctx context.Context) error {
 }
 
 func (m *Manager) addBackground(as extension.Manager, kube ctrlmanager.Manager, b background) error {
+	if m.gate != nil && !b.empty() {
+		gated := kube.(kubeManager)
+		gated.gate = m.gate
+		as, kube = backgroundManager{m, gated}, gated
+	}
 	for _, r := range b.reconcilers {
 		if err := r.Register(as); err != nil {
 			return fmt.Errorf("registering %T: %w", r, err)

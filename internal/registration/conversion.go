@@ -152,9 +152,9 @@ func (c *Conversions) Check() error {
 		switch state := c.states[name]; {
 		case state.once:
 		case state.Missing:
-			errs = append(errs, fmt.Errorf("CustomResourceDefinition %s does not exist: apply it, so that its objects can be converted", name))
+			errs = append(errs, errMissing(name))
 		default:
-			errs = append(errs, fmt.Errorf("CustomResourceDefinition %s: its conversion is not registered yet", name))
+			errs = append(errs, errUnregistered(name))
 		}
 	}
 	return errors.Join(errs...)
@@ -268,9 +268,32 @@ func getCRD(ctx context.Context, client rest.Interface, name string) (*crd, erro
 // withRemedy says who grants a right that is missing.
 func withRemedy(err error) error {
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("%w: who registers a conversion needs get, watch and patch on its CustomResourceDefinition; `manifests` grants them", err)
+		return fmt.Errorf("%w: whoever registers a conversion needs get, watch and patch on its CustomResourceDefinition, and a reconciler get; `manifests` grants them", err)
 	}
 	return err
+}
+
+// Converted returns an error unless API servers have the objects of a
+// CustomResourceDefinition converted, by whatever installation.
+func Converted(ctx context.Context, client rest.Interface, name string) error {
+	live, err := getCRD(ctx, client, name)
+	switch {
+	case err != nil:
+		return err
+	case live == nil:
+		return errMissing(name)
+	case live.Spec.Conversion == nil || live.Spec.Conversion.Strategy != "Webhook":
+		return errUnregistered(name)
+	}
+	return nil
+}
+
+func errMissing(name string) error {
+	return fmt.Errorf("CustomResourceDefinition %s does not exist: apply it, so that its objects can be converted", name)
+}
+
+func errUnregistered(name string) error {
+	return fmt.Errorf("CustomResourceDefinition %s: its conversion is not registered yet", name)
 }
 
 // checkCRD returns an error that wraps ErrForeign if another installation converts.

@@ -3,6 +3,7 @@ package command_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"reflect"
@@ -17,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/yaml"
 
@@ -201,6 +203,18 @@ func TestRightsInANamespaceOfItsOwnAreARoleThere(t *testing.T) {
 	text := manifestsOf(t, func(mgr *manager.Manager) error { return mgr.AddExtension(apart{}) }, "--webhook-namespace=my-system")
 	if role := object[rbacv1.Role](t, text, "Role", "stamp-reconciler-extensions"); role.Namespace != "shop" || len(role.Rules) != 1 {
 		t.Errorf("%+v", role)
+	}
+}
+
+func TestAWatcherMaySeeTheConversionForWhichItWaits(t *testing.T) {
+	same := func(*unstructured.Unstructured, *unstructured.Unstructured) error { return nil }
+	text := manifestsOf(t, func(mgr *manager.Manager) error {
+		return errors.Join(mgr.AddExtension(extension.Converting("alarms.example.com", "v2", extension.Between("v1", same, same))), mgr.AddExtension(apart{}))
+	}, "--webhook-namespace=my-system")
+	want := rbacv1.PolicyRule{APIGroups: []string{"apiextensions.k8s.io"}, Resources: []string{"customresourcedefinitions"}, ResourceNames: []string{"alarms.example.com"}, Verbs: []string{"get"}}
+	role := object[rbacv1.ClusterRole](t, text, "ClusterRole", "my-system-stamp-reconciler-extensions")
+	if !slices.ContainsFunc(role.Rules, func(rule rbacv1.PolicyRule) bool { return reflect.DeepEqual(rule, want) }) {
+		t.Errorf("it may %v", role.Rules)
 	}
 }
 

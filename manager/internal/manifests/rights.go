@@ -17,8 +17,8 @@ import (
 	"github.com/admitkit/admitkit/internal/host"
 )
 
-// addRights grants what extensions ask for and read to the ServiceAccount of a process, and
-// what its watchers watch.
+// addRights grants what extensions ask for and read to the ServiceAccount of a process,
+// what its watchers watch, and what it waits for.
 func (i *installer) addRights(account string, process host.Process, rights host.Rights, watchers []extension.Watcher) error {
 	if err := i.addReads(process, &rights); err != nil {
 		return err
@@ -29,6 +29,10 @@ func (i *installer) addRights(account string, process host.Process, rights host.
 		}
 	}
 	name, watched, cluster := account+"-extensions", rights.Watched, rights.Cluster
+	if len(i.Converted) > 0 && (process == host.Reconciles || len(watchers) > 0) {
+		// They wait for the conversions.
+		cluster = append(cluster, rule("apiextensions.k8s.io", []string{"customresourcedefinitions"}, []string{"get"}, i.Converted...))
+	}
 	if len(i.Namespaces) == 0 {
 		cluster = append(watched, cluster...)
 	} else {
