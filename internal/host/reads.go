@@ -210,7 +210,7 @@ func (c guardedCache) List(ctx context.Context, list client.ObjectList, options 
 // explained says more of an error of a cache.
 func explained(err error) error {
 	if _, not := errors.AsType[*cache.ErrCacheNotStarted](err); not {
-		return fmt.Errorf("%w: in Register read by GetAPIReader, and give the objects to review by --with", err)
+		return fmt.Errorf("%w: read by GetAPIReader in Register, and give review the objects by --with", err)
 	}
 	// controller-runtime has no type for it.
 	if err != nil && strings.Contains(err.Error(), "unknown namespace for the cache") {
@@ -220,7 +220,8 @@ func explained(err error) error {
 }
 
 // Client returns a client that is guarded. What was declared it reads by cached, unstructured
-// objects too, which a client of controller-runtime reads from the API server.
+// objects too, which a client of controller-runtime reads from the API server. cached is of
+// [Guard.Cache].
 func (g *Guard) Client(c client.Client, cached client.Reader) client.Client {
 	return guardedClient{c, cached, g}
 }
@@ -236,7 +237,7 @@ func (c guardedClient) Get(ctx context.Context, key client.ObjectKey, object cli
 	if err != nil {
 		return err
 	}
-	return explained(by.Get(ctx, key, object, options...))
+	return by.Get(ctx, key, object, options...)
 }
 
 func (c guardedClient) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
@@ -244,7 +245,7 @@ func (c guardedClient) List(ctx context.Context, list client.ObjectList, options
 	if err != nil {
 		return err
 	}
-	return explained(by.List(ctx, list, options...))
+	return by.List(ctx, list, options...)
 }
 
 func (c guardedClient) reader(ctx context.Context, object runtime.Object) (client.Reader, error) {

@@ -539,6 +539,29 @@ spec: {group: example.com, names: {kind: Gateway, plural: gateways}, scope: Name
 	}
 }
 
+func TestAReviewSaysOnceHowToReadWhatTheCacheDoesNotHold(t *testing.T) {
+	build := func(mgr *manager.Manager) error {
+		x := &tenant{reads: []client.Object{&corev1.ConfigMap{}}}
+		read := func(ctx context.Context, _ *corev1.Pod, _ *extension.Request) error {
+			return x.mgr.GetKubeManager().GetClient().Get(ctx, client.ObjectKey{Namespace: "elsewhere", Name: "settings"}, &corev1.ConfigMap{})
+		}
+		return errors.Join(mgr.AddExtension(extension.Mutating(x, extension.Scope{Rules: extension.Pods("DELETE")})), mgr.AddExtension(extension.ValidatingFunc(read, extension.Scope{})))
+	}
+	with := filepath.Join(t.TempDir(), "cluster.yaml")
+	if err := os.WriteFile(with, []byte(withTeam), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for remedy, args := range map[string][]string{
+		"read by GetAPIReader in Register, and give review the objects by --with": nil,
+		"read what is elsewhere by GetAPIReader, or watch every namespace":        {"--with", with, "--namespace=apps"},
+	} {
+		stdout, _, code := runBuilt(t, build, withTeam, append([]string{"review", "-f", "-"}, args...)...)
+		if code != 1 || !strings.Contains(stdout, remedy) || strings.Contains(stdout, remedy+": ") {
+			t.Errorf("exit code %d, want %q once: %s", code, remedy, stdout)
+		}
+	}
+}
+
 // forgetful is an Extension that returns no patch.
 type forgetful struct{}
 
