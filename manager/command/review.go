@@ -85,7 +85,7 @@ nothing.
 
 A file of a folder that has something else than objects is named at the end, and the others are reviewed.
 
-Exit codes: 0 everything is admitted; 1 something is denied, an extension with failure
+Exit codes: 0 everything is admitted; 1 something is denied or not converted, an extension with failure
 policy Fail failed, an extension changed an object in vain, lacks a right or reads what it
 does not declare, or with --strict an object reached no extension; 2 a flag, a manifest or
 a scope is wrong, or something is missing.`
@@ -140,15 +140,17 @@ func (r *review) run(cmd *cobra.Command) error {
 	}
 	defer stop()
 	var totals totals
-	var undecided []error
+	var undecided, failed []error
 	for _, req := range requests {
 		out, err := engine.Admit(cmd.Context(), req)
 		if unknown, ok := errors.AsType[*offline.Unknown](err); ok {
 			undecided = append(undecided, fmt.Errorf("%s: %w: %s", nameOf(req), err, remedies[unknown.Fact]))
 			continue
 		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", nameOf(req), err)
+		if err != nil { // an API server refuses what cannot be converted
+			failed = append(failed, fmt.Errorf("%s: %w", nameOf(req), err))
+			totals.failed++
+			continue
 		}
 		if err := r.print(cmd, totals.requests, req, out); err != nil {
 			return err
@@ -156,13 +158,13 @@ func (r *review) run(cmd *cobra.Command) error {
 		totals.add(out)
 	}
 	if len(undecided) > 0 || r.unread != nil {
-		return wrong(errors.Join(append(undecided, r.unread)...))
+		return wrong(errors.Join(slices.Concat(failed, undecided, []error{r.unread})...))
 	}
-	return totals.problem(r.strict)
+	return errors.Join(append(failed, totals.problem(r.strict))...)
 }
 
-// totals count what came of the requests.
-type totals struct{ requests, denied, faulty, uncalled int }
+// totals count what came of the requests, and those that failed.
+type totals struct{ requests, denied, faulty, uncalled, failed int }
 
 func (t *totals) add(out *offline.Outcome) {
 	t.requests++
@@ -180,6 +182,7 @@ func (t *totals) add(out *offline.Outcome) {
 // problem returns why the review fails, nil if it does not.
 func (t *totals) problem(strict bool) error {
 	var problems []string
+	all := t.requests + t.failed
 	for _, p := range []struct {
 		count int
 		text  string
@@ -188,11 +191,11 @@ func (t *totals) problem(strict bool) error {
 		{t.faulty, "with an extension that does something in vain, without the right, or reads what it does not declare"},
 	} {
 		if p.count > 0 {
-			problems = append(problems, fmt.Sprintf("%d of %d %s", p.count, t.requests, p.text))
+			problems = append(problems, fmt.Sprintf("%d of %d %s", p.count, all, p.text))
 		}
 	}
 	if strict && t.uncalled > 0 {
-		problems = append(problems, fmt.Sprintf("--strict: %d of %d reached no extension", t.uncalled, t.requests))
+		problems = append(problems, fmt.Sprintf("--strict: %d of %d reached no extension", t.uncalled, all))
 	}
 	if len(problems) == 0 {
 		return nil

@@ -366,7 +366,13 @@ func TestAKindIsKnownByThePluralThatTheRulesName(t *testing.T) {
 func TestAnObjectOfAnotherVersionIsConvertedByTheProgram(t *testing.T) {
 	cmd := command.New("alarms", func(mgr *manager.Manager) error {
 		if err := mgr.AddExtension(extension.Converting("alarms.alarm.example.com", "v2", extension.Between("v1",
-			func(from *v1.Alarm, to *v2.Alarm) error { to.Spec.Message = from.Spec.Text; return nil },
+			func(from *v1.Alarm, to *v2.Alarm) error {
+				to.Spec.Message = from.Spec.Text
+				if from.Spec.Text == "" {
+					return errors.New("the text is missing")
+				}
+				return nil
+			},
 			func(from *v2.Alarm, to *v1.Alarm) error { to.Spec.Text = from.Spec.Message; return nil }))); err != nil {
 			return err
 		}
@@ -375,8 +381,10 @@ func TestAnObjectOfAnotherVersionIsConvertedByTheProgram(t *testing.T) {
 			return errors.Join(err, extension.Denyf("%q is too loud", message))
 		}, extension.Scope{Rules: extension.Resources("alarm.example.com", "v2", []string{"alarms"}, "CREATE")}))
 	})
-	stdout, stderr, code := execute(t, cmd, `{"apiVersion": "alarm.example.com/v1", "kind": "Alarm", "metadata": {"name": "a"}, "spec": {"text": "Get up"}}`, "review", "-f", "-")
-	if code != 1 || !strings.Contains(stdout, `"Get up" is too loud`) {
+	stdout, stderr, code := execute(t, cmd, `{"apiVersion": "alarm.example.com/v1", "kind": "Alarm", "metadata": {"name": "bad"}, "spec": {}}
+---
+{"apiVersion": "alarm.example.com/v1", "kind": "Alarm", "metadata": {"name": "a"}, "spec": {"text": "Get up"}}`, "review", "-f", "-")
+	if code != 1 || !strings.Contains(stdout, `"Get up" is too loud`) || !strings.Contains(stderr, "Alarm default/bad: converting Alarm bad to v2") || !strings.Contains(stderr, "1 of 2 denied") {
 		t.Errorf("%d: %s%s", code, stdout, stderr)
 	}
 }
