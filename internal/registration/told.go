@@ -46,6 +46,9 @@ func (r *RepairsTold) Tell(repair Repair, now time.Time) (times int) {
 // RepairText is the message of an Event.
 func RepairText(repair Repair, times int) string {
 	text := fmt.Sprintf("%s written: %s was not as it should be", repair.Object, repair.Kind)
+	if repair.Kind == "missing" {
+		text = repair.Object + " written: it was missing"
+	}
 	if repair.Detail != "" {
 		text += ": " + repair.Detail
 	}

@@ -32,4 +32,7 @@ func TestTheRepairsOfOneCauseAreToldOnceAMinuteWithTheirNumber(t *testing.T) {
 	if text := RepairText(selectors, 3); !strings.Contains(text, "a term") || !strings.Contains(text, "3 times") || !strings.Contains(text, "1m0s") {
 		t.Errorf("the Event says %q", text)
 	}
+	if text := RepairText(Repair{Object: "MutatingWebhookConfiguration a", Kind: "missing"}, 1); text != "MutatingWebhookConfiguration a written: it was missing" {
+		t.Errorf("the Event says %q", text)
+	}
 }
