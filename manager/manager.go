@@ -229,9 +229,16 @@ func (m *Manager) Stop() {
 
 // event writes an Event about the CA's Secret. Failing, for lack of the right for example,
 // is not an error.
-func (m *Manager) event(reason, message string) {
+func (m *Manager) event(reason, message string) { m.eventOf(corev1.EventTypeNormal, reason, message) }
+
+// warning writes an Event about something that somebody has to mend.
+func (m *Manager) warning(reason, message string) {
+	m.eventOf(corev1.EventTypeWarning, reason, message)
+}
+
+func (m *Manager) eventOf(eventType, reason, message string) {
 	namespace := m.options.WebhookNamespace
-	if err := apiserver.Event(m.GetContext(), m.clients.Core.Events(namespace), namespace, m.options.SetupCertificateName, reason, message); err != nil {
+	if err := apiserver.Event(m.GetContext(), m.clients.Core.Events(namespace), namespace, m.options.SetupCertificateName, eventType, reason, message); err != nil {
 		m.options.Logger.Debugw("Event not written", "reason", reason, "message", message, "error", err)
 	}
 }

@@ -48,7 +48,7 @@ func (m *Manager) tellMissing(ctx context.Context, known map[string]bool) (again
 			known[name] = true
 			const why = "a watched namespace does not exist, so nothing comes from it: create it, or correct Namespaces (--namespace)"
 			m.options.Logger.Warnw(why, "namespace", name)
-			m.event("NamespaceNotFound", fmt.Sprintf("%s: %s", name, why))
+			m.warning("NamespaceNotFound", fmt.Sprintf("%s: %s", name, why))
 		case err == nil && known[name]:
 			delete(known, name)
 			m.options.Logger.Infow("the watched namespace exists now", "namespace", name)

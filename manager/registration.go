@@ -133,7 +133,7 @@ func (m *Manager) tellSuperseded(err error) {
 	}
 	if m.superseded.Swap(&err) == nil {
 		m.options.Logger.Errorw("this process is not called any more: another installation has taken its webhook configurations", "error", err)
-		m.event("Superseded", err.Error())
+		m.warning("Superseded", err.Error())
 	}
 }
 
@@ -167,12 +167,12 @@ func (m *Manager) tellConversions(before, after map[string]registration.Conversi
 		if is.Missing && !was.Missing {
 			message := fmt.Sprintf("CustomResourceDefinition %s does not exist: its conversion is registered when it does", name)
 			m.options.Logger.Warnw(message, "crd", name)
-			m.event("NoCustomResourceDefinition", message)
+			m.warning("NoCustomResourceDefinition", message)
 		}
 		if len(is.Unconverted) > 0 && !slices.Equal(was.Unconverted, is.Unconverted) {
 			message := fmt.Sprintf("CustomResourceDefinition %s has versions that the converter does not know, so requests for them fail: %s", name, strings.Join(is.Unconverted, ", "))
 			m.options.Logger.Warnw(message, "crd", name)
-			m.event("VersionNotConverted", message)
+			m.warning("VersionNotConverted", message)
 		}
 	}
 }

@@ -150,7 +150,7 @@ func TestAWatchedNamespaceThatDoesNotExistIsTold(t *testing.T) {
 	r := start(t, manager.Options{Namespaces: []string{home, missing}, WebhookNamespace: home, OperatorFingerprint: "no-namespace"}, mark("a", extension.Scope{}))
 	testkit.Eventually(t, "it is told", func(ctx context.Context) bool {
 		events, err := clientset.CoreV1().Events(home).List(ctx, metav1.ListOptions{FieldSelector: "reason=NamespaceNotFound"})
-		return err == nil && len(events.Items) == 1 && strings.HasPrefix(events.Items[0].Message, missing+": a watched namespace does not exist") &&
+		return err == nil && len(events.Items) == 1 && events.Items[0].Type == corev1.EventTypeWarning && strings.HasPrefix(events.Items[0].Message, missing+": a watched namespace does not exist") &&
 			r.logs.FilterMessageSnippet("a watched namespace does not exist").Len() == 1
 	})
 	if _, err := clientset.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: missing}}, metav1.CreateOptions{}); err != nil {

@@ -247,7 +247,7 @@ func (m *Manager) tellUnserved(ctx context.Context, webhooks []*webhook.Webhook,
 		scopeUnserved.With(seriesOf(u)).Set(1)
 		m.options.Logger.Warnw("no admission comes to a webhook for a resource of its scope: "+u.Why,
 			"webhook", u.Webhook, "extensions", u.Extensions, "field", u.Field, "resource", u.Resource)
-		m.event("NotServed", fmt.Sprintf("webhook %s (%s): Scope.%s: %s", u.Webhook, u.Extensions, u.Field, u.Why))
+		m.warning("NotServed", fmt.Sprintf("webhook %s (%s): Scope.%s: %s", u.Webhook, u.Extensions, u.Field, u.Why))
 	}
 	for u := range known {
 		if !slices.Contains(found, u) {
