@@ -236,6 +236,20 @@ func TestAReviewKnowsTheKindsOfTheInstallationsOwnObjects(t *testing.T) {
 	}
 }
 
+func TestAVersionThatNobodyConvertsIsToldBeforeTheInstallation(t *testing.T) {
+	same := func(*unstructured.Unstructured, *unstructured.Unstructured) error { return nil }
+	for hub, warns := range map[string]bool{"v2": false, "v3": true} {
+		build := func(mgr *manager.Manager) error {
+			return mgr.AddExtension(extension.Converting("alarms.alarm.example.com", hub, extension.Between("v1", same, same)))
+		}
+		_, stderr, code := runBuilt(t, build, "", "manifests", "--image=x", "--service-name=alarm", "--webhook-namespace=my-system", "--with=../../examples/alarm/crd")
+		const want = "CustomResourceDefinition alarms.alarm.example.com serves version v2, and its Converter has only v3, v1: requests for that version fail"
+		if code != 0 || strings.Contains(stderr, want) != warns {
+			t.Errorf("%s: exit code %d: %s", hub, code, stderr)
+		}
+	}
+}
+
 // typed reads a kind of its author's scheme.
 type typed struct{}
 

@@ -72,6 +72,7 @@ func Make(config *Config) (objects []client.Object, warnings []string, err error
 	if err := i.addKinds(slices.Concat(i.objects, config.CRDs)); err != nil {
 		return nil, nil, err
 	}
+	i.warnUnconverted()
 	i.addNamespace()
 	i.addOwn(func(object client.Object) bool { return !definesKind(object) })
 	if config.Serves {

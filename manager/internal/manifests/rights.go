@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -96,6 +97,23 @@ func (i *installer) addKinds(crds []client.Object) error {
 		}
 	}
 	return nil
+}
+
+// warnUnconverted says which versions of a CustomResourceDefinition its converter lacks.
+func (i *installer) warnUnconverted() {
+	for _, c := range i.Parts.Converters {
+		kind, known := i.kinds.Of(schema.ParseGroupResource(c.CRD))
+		if !known {
+			continue
+		}
+		served, _ := i.kinds.Find(kind.GroupKind())
+		for _, version := range served.GroupVersions {
+			if c.Version(version.Version) == nil {
+				i.warn(fmt.Sprintf("CustomResourceDefinition %s serves version %s, and its Converter has only %s: requests for that version fail; add an extension.Between for it, or do not serve it",
+					c.CRD, version.Version, strings.Join(c.Names(), ", ")))
+			}
+		}
+	}
 }
 
 // addReads adds the rights to read what extensions read in a process.
