@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
@@ -217,6 +218,14 @@ func (sharedCache) Start(ctx context.Context) error {
 	return nil
 }
 
+// withScheme adds the remedy to the error of a type that the scheme lacks.
+func withScheme(err error) error {
+	if runtime.IsNotRegisteredError(err) {
+		return fmt.Errorf("%w: add the type to Options.Scheme", err)
+	}
+	return err
+}
+
 func (m *Manager) addBackground(as extension.Manager, kube ctrlmanager.Manager, b background) error {
 	if m.gate != nil && !b.empty() {
 		gated := kube.(kubeManager)
@@ -225,7 +234,7 @@ func (m *Manager) addBackground(as extension.Manager, kube ctrlmanager.Manager, 
 	}
 	for _, r := range b.reconcilers {
 		if err := r.Register(as); err != nil {
-			return fmt.Errorf("registering %T: %w", r, err)
+			return fmt.Errorf("registering %T: %w", r, withScheme(err))
 		}
 	}
 	if len(b.watchers) == 0 {

@@ -1,8 +1,10 @@
 package manager_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -22,9 +24,11 @@ import (
 )
 
 // stubborn is a Reconciler that cannot register.
-type stubborn struct{}
+type stubborn struct{ why error }
 
-func (stubborn) Register(extension.Manager) error { return errors.New("the CRD is missing") }
+func (s stubborn) Register(extension.Manager) error {
+	return cmp.Or(s.why, errors.New("the CRD is missing"))
+}
 
 func (stubborn) Reconcile(context.Context, ctrl.Request) (ctrl.Result, error) {
 	return ctrl.Result{}, nil
@@ -32,12 +36,21 @@ func (stubborn) Reconcile(context.Context, ctrl.Request) (ctrl.Result, error) {
 
 func TestAReconcilerThatCannotRegisterEndsTheStartWithItsName(t *testing.T) {
 	t.Parallel()
-	for name, election := range map[string]bool{"alone": false, "elected": true} {
+	unknown := runtime.NewNotRegisteredErrForType("here", reflect.TypeFor[corev1.Pod]())
+	for name, test := range map[string]struct {
+		election bool
+		why      error
+		want     string
+	}{
+		"alone":   {false, nil, "the CRD is missing"},
+		"elected": {true, nil, "the CRD is missing"},
+		"unknown": {false, unknown, unknown.Error() + ": add the type to Options.Scheme"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newManager(t, manager.Options{Namespaces: []string{newNamespace(t)}, Watching: manager.WatchingOptions{LeaderElection: election}, OperatorFingerprint: name}, stubborn{}, mark("a", extension.Scope{}))
+			r := newManager(t, manager.Options{Namespaces: []string{newNamespace(t)}, Watching: manager.WatchingOptions{LeaderElection: test.election}, OperatorFingerprint: name}, stubborn{test.why}, mark("a", extension.Scope{}))
 			err := r.Start(t.Context())
-			if err == nil || !strings.Contains(err.Error(), "manager_test.stubborn: the CRD is missing") {
+			if err == nil || !strings.Contains(err.Error(), "manager_test.stubborn: "+test.want) {
 				t.Errorf("the start ends with %v", err)
 			}
 			for _, configuration := range configurationsOf(t) {

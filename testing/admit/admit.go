@@ -391,6 +391,9 @@ func (c *Client) encode(object runtime.Object) (*unstructured.Unstructured, erro
 	encoded := &unstructured.Unstructured{Object: content}
 	if encoded.GetKind() == "" {
 		kind, err := apiutil.GVKForObject(object, c.scheme)
+		if runtime.IsNotRegisteredError(err) {
+			return nil, fmt.Errorf("%w: give its scheme by WithScheme, or set the object's apiVersion and kind", err)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -880,6 +880,16 @@ func TestAnExecGuardThatExemptsByLabelsIsNotGreen(t *testing.T) {
 	}
 }
 
+// unregistered is a kind that no scheme has.
+type unregistered struct{ corev1.ConfigMap }
+
+func TestATypeThatTheSchemeLacksIsToldWithTheRemedy(t *testing.T) {
+	x := extension.ValidatingFunc(func(context.Context, *unregistered, *extension.Request) error { return nil }, extension.Scope{Rules: extension.Resources("example.com", "v1", []string{"gadgets"}, "*")})
+	if said := ended(t, x, func(c *admit.Client) { c.Create(&unregistered{}) }); !strings.Contains(said, "admit_test.unregistered") || !strings.Contains(said, "give its scheme by WithScheme") {
+		t.Errorf("it says %q", said)
+	}
+}
+
 // fatal is a test whose Fatalf panics.
 type fatal struct{ testing.TB }
 
