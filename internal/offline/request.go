@@ -51,6 +51,13 @@ type Request struct {
 	hasStatus, custom bool
 }
 
+// NoKind is the error for an object of a kind that no API server can have.
+type NoKind struct{ Kind schema.GroupVersionKind }
+
+func (n *NoKind) Error() string {
+	return fmt.Sprintf("%s has no kind %s: correct the kind or its apiVersion", n.Kind.GroupVersion(), n.Kind.Kind)
+}
+
 // NewRequest returns the request for an object. The options of a connection, such
 // as a PodExecOptions, make a CONNECT, whatever the operation is. On an UPDATE, old
 // is the object before the update; nil means that nothing changed. An object
@@ -80,6 +87,9 @@ func (k *Kinds) NewRequest(operation admissionv1.Operation, object, old *unstruc
 	}
 	req.Resource = k.Resource(kind)
 	served, known := k.Find(kind.GroupKind())
+	if !known && kind.Group == "" { // custom kinds have a group
+		return nil, &NoKind{kind}
+	}
 	req.known, req.served = known, served.GroupVersions
 	req.hasStatus, req.custom = k.status(kind.GroupKind())
 	if !k.Namespaced(kind.GroupKind()) {

@@ -47,7 +47,7 @@ type review struct {
 	conditions      map[string]string
 	dryRun          bool
 
-	// unread are the errors of files of folders.
+	// unread are the errors of files of folders, and of objects of no kind.
 	unread error
 }
 
@@ -83,7 +83,8 @@ admission plugins apply here.
 The flags of the other subcommands are accepted, and those that are not listed here change
 nothing.
 
-A file of a folder that has something else than objects is named at the end, and the others are reviewed.
+A file of a folder that has something else than objects is named at the end, and so is an
+object of a kind that no API server has; the others are reviewed.
 
 Exit codes: 0 everything is admitted; 1 something is denied or not converted, an extension with failure
 policy Fail failed, an extension changed an object in vain, lacks a right or reads what it
@@ -307,9 +308,13 @@ func (r *review) requests(cmd *cobra.Command, cluster *memcluster.Cluster) ([]*o
 	if err := objects.addKinds(cluster.Kinds); err != nil {
 		return nil, err
 	}
-	requests, known := make([]*offline.Request, len(objects)), offline.KindsOf(cluster.Kinds)
-	for i, object := range objects {
+	requests, known := make([]*offline.Request, 0, len(objects)), offline.KindsOf(cluster.Kinds)
+	for _, object := range objects {
 		req, err := r.request(known, operation, object, old.find(object))
+		if _, none := errors.AsType[*offline.NoKind](err); none {
+			r.unread = errors.Join(r.unread, fmt.Errorf("%s: %w", object.source, err))
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", object.source, err)
 		}
@@ -320,7 +325,7 @@ func (r *review) requests(cmd *cobra.Command, cluster *memcluster.Cluster) ([]*o
 		if req.NamespaceLabels == nil {
 			req.NamespaceLabels = cluster.NamespaceLabels(req.Namespace)
 		}
-		requests[i] = req
+		requests = append(requests, req)
 	}
 	return requests, nil
 }

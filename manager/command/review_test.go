@@ -241,13 +241,14 @@ func TestAReviewReadsEachObjectOfAStream(t *testing.T) {
 // A repository has files that are no objects, such as the values of a chart.
 func TestAReviewGoesOnPastAFileThatHasNoObjects(t *testing.T) {
 	dir := t.TempDir()
-	for name, text := range map[string]string{"a.yaml": withTeam, "kustomization.yaml": "resources: [a.yaml]\n", "values.yaml": "a: [", "z.yaml": withTeam} {
+	for name, text := range map[string]string{"a.yaml": withTeam, "kustomization.yaml": "resources: [a.yaml]\n", "values.yaml": "a: [", "kubeconfig.yaml": "apiVersion: v1\nkind: Config\n", "z.yaml": withTeam} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	stdout, stderr, code := run(t, "", "review", "-R", "-f", dir)
-	if code != 2 || strings.Count(stdout, "changed by 2 of 3") != 2 || !strings.Contains(stderr, "kustomization.yaml: document 1: has no apiVersion") || !strings.Contains(stderr, "values.yaml: document 1") {
+	if code != 2 || strings.Count(stdout, "changed by 2 of 3") != 2 || !strings.Contains(stderr, "kustomization.yaml: document 1: has no apiVersion") || !strings.Contains(stderr, "values.yaml: document 1") ||
+		!strings.Contains(stderr, "kubeconfig.yaml: document 1: v1 has no kind Config") {
 		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
 	}
 	if _, stderr, code := run(t, "", "manifests", "--image=x", "--webhook-namespace=my-system", "--with", dir); code != 2 || !strings.Contains(stderr, "kustomization.yaml") {
@@ -265,6 +266,7 @@ func TestAReviewSaysWhatIsWrongWithTheInput(t *testing.T) {
 		"a file that is not":    {"", []string{"-f", "/does/not/exist"}, "/does/not/exist"},
 		"nothing":               {"# nothing\n", []string{"-f", "-"}, "-: contains no objects"},
 		"no kind":               {withTeam + "---\nmetadata: {name: x}\n", []string{"-f", "-"}, "standard input: document 2"},
+		"a kind that is not":    {strings.Replace(withTeam, "Pod", "Deployment", 1), []string{"-f", "-"}, "standard input: document 1: v1 has no kind Deployment: correct the kind or its apiVersion"},
 		"no YAML":               {"a: [", []string{"-f", "-"}, "standard input: document 1"},
 		"more after its end":    {withTeam + "...\n" + withTeam, []string{"-f", "-"}, "document 1: something follows its end"},
 		"half a stream":         {`{"apiVersion":"v1","kind":"Pod"}{"kind":`, []string{"-f", "-"}, "standard input: document 2"},
