@@ -180,7 +180,10 @@ var Builtin = sync.OnceValue(func() map[schema.GroupResource]schema.GroupVersion
 // code generators write it: gateways, indices, chassis.
 func IsPluralOf(resource, kind string) bool {
 	singular := strings.ToLower(kind)
-	plurals := []string{guess(schema.GroupKind{Kind: kind}), singular, singular + "s", singular + "es"}
+	plurals := []string{guess(schema.GroupKind{Kind: kind}), singular + "s", singular + "es"}
+	if strings.HasSuffix(singular, "s") { // else it is the singular, by mistake
+		plurals = append(plurals, singular)
+	}
 	for ending, plural := range map[string]string{"x": "ces", "ex": "ices", "ix": "ices", "is": "es", "f": "ves", "fe": "ves", "us": "i", "um": "a", "on": "a"} {
 		if stem, has := strings.CutSuffix(singular, ending); has {
 			plurals = append(plurals, stem+plural)

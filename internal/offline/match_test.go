@@ -119,6 +119,7 @@ func TestWhatTheClusterDecidesIsAnErrorAndNotAnAnswer(t *testing.T) {
 		"a rule for a plural like the singular":      {extension.Scope{Rules: extension.Resources("example.com", "v1", []string{"chassis"}, "*")}, object("example.com/v1", "Chassis", nil), nil, "", true},
 		"a rule for a name that is no plural":        {extension.Scope{Rules: extension.Resources("example.com", "v1", []string{"gws"}, "*")}, gateway, nil, offline.TheKind, false},
 		"a rule for another operation of the plural": {extension.Scope{Rules: extension.Resources("example.com", "v1", []string{"gateways"}, "DELETE")}, gateway, nil, "", false},
+		"a rule for the singular":                    {extension.Scope{Rules: extension.Resources("example.com", "v1", []string{"gateway"}, "*")}, gateway, nil, offline.TheKind, false},
 		"a rule for an unknown kind in no namespace": {extension.Scope{Rules: only("Cluster")}, gateway, nil, offline.TheKind, false},
 		"a rule for another group":                   {extension.Scope{Rules: extension.Resources("other.io", "v1", []string{"gateways"}, "*")}, gateway, nil, "", false},
 		"a rule that names the plural guessed":       {extension.Scope{Rules: extension.Resources("example.com", "v1", []string{"widgets"}, "*")}, object("example.com/v1", "Widget", nil), nil, "", true},
