@@ -78,9 +78,9 @@ type Equipped interface {
 // more than once, first by AddExtension.
 //
 // The manager fills its cache with the objects, without their managedFields, before it
-// serves. Of a kind with namespaces it holds those in the watched namespaces. The rights to
-// get, list and watch are those of [Entitled]: the command `manifests` grants them, and a
-// start without them is an error. A cache is behind the API server, usually by
+// serves. Of a kind with namespaces it holds those in the watched namespaces, whatever the
+// scope names. The command `manifests` grants the rights to get, list and watch them, and a
+// start without these is an error. A cache is behind the API server, usually by
 // milliseconds, and by as long as the connection is broken.
 //
 // In an admission, the client and the cache of mgr.GetKubeManager read no other kinds; that
