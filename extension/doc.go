@@ -20,13 +20,13 @@
 //     would do.
 //   - [Manager] is the host, as an extension sees it. The lifecycle is in package
 //     manager.
-//   - [Scoped], [Entitled], [ClusterEntitled], [AggregateEntitled], [LeaderElected], [Hosted], [Witness]
-//     and [Remover] are optional. They say which rights an extension needs, where it
-//     runs, that it wants to know its host first, or of what it cannot see, and what to
-//     remove when it is uninstalled.
+//   - [Scoped], [Reader], [Entitled], [NamespaceEntitled], [ClusterEntitled], [AggregateEntitled],
+//     [LeaderElected], [Hosted], [Witness] and [Remover] are optional. They say what an
+//     extension reads, which rights it needs, where it runs, that it wants to know its
+//     host first, or of what it cannot see, and what to remove when it is uninstalled.
 //
-// Packages cluster and cloudevents, below this one, have what extensions that
-// reconcile or send events would otherwise write again.
+// Packages cluster, deliver, manifest and remote, below this one, have what extensions that
+// reconcile, send events or connect to servers would otherwise write again.
 //
 // A complete Mutator that writes an owner onto every new Pod:
 //
