@@ -96,7 +96,7 @@ type Installation struct {
 	Namespace string
 	// WebhookNamespace is the manager's own namespace, with its ServiceAccounts.
 	WebhookNamespace string
-	// Admin is a client that may do everything.
+	// Admin is a client that may do everything. It has the Scheme of Options.Manager.
 	Admin client.WithWatch
 
 	t         testing.TB
