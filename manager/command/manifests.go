@@ -104,11 +104,11 @@ func (i *install) installation(cmd *cobra.Command) (*manager.Installation, error
 		return nil, err
 	}
 	mgr, err := newManager(withoutCluster(options), i.build)
-	if err != nil {
-		return nil, err
+	install, errOfInstall := i.complete(cmd)
+	if errOfInstall == nil && install.Image == "" {
+		errOfInstall = errors.New("--image: required: the container image of the program, such as registry.example.com/my-ext:1.0")
 	}
-	install, err := i.complete(cmd)
-	if err != nil {
+	if err := errors.Join(err, errOfInstall); err != nil {
 		return nil, err
 	}
 	var table kinds.Table

@@ -288,6 +288,7 @@ func TestManifestsThatWouldNotWorkAreNotPrinted(t *testing.T) {
 		want string
 	}{
 		"no image":       {[]string{"manifests", "--namespace=apps"}, "--image: required: the container image of the program"},
+		"nothing":        {[]string{"manifests"}, "--webhook-namespace: required unless --namespace names one: set it to the manager's own namespace\n--image: required"},
 		"no namespace":   {[]string{"manifests", "--image=x"}, "--webhook-namespace: required unless --namespace names one"},
 		"its own Pods":   {[]string{"manifests", "--image=x", "--namespace=apps"}, "the manager's own"},
 		"a folder":       {[]string{"manifests", "--image=x", "--namespace=apps", "--webhook-namespace=y", "--certificate-dir=/certs"}, "--certificate-dir: a Pod has no such folder; put the certificate into a Secret, and name it in --leaf-secret-name"},
