@@ -77,8 +77,8 @@ CustomResourceDefinition of a custom kind whose plural no rule names. Objects gi
 
 An extension that reads or writes something in the cluster fails, unless --with gives the
 objects that are there. It has the rights that the command manifests would grant: a call
-without the right fails as an API server's does. No defaults of an API server and no other
-admission plugins apply here.
+without the right fails as an API server's does. No defaults of an API server, no schemas of
+CustomResourceDefinitions and no other admission plugins apply here.
 
 The flags of the other subcommands are accepted, and those that are not listed here change
 nothing.
