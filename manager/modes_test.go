@@ -18,9 +18,11 @@ import (
 	"golang.org/x/sync/errgroup"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -270,6 +272,65 @@ func wantOf(mode extension.Mode, outcome string) string {
 		return "changed"
 	}
 	return string(metav1.StatusReasonInternalError)
+}
+
+// What is in no namespace has the mode of the rules without a selector, and a Namespace that
+// of its own labels. Nothing is called twice, or not at all.
+func TestObjectsInNoNamespaceHaveAMode(t *testing.T) {
+	t.Parallel()
+	home := newNamespace(t)
+	warn := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: home + "-warn", Labels: map[string]string{home: "warn"}}}
+	if _, err := clientset.CoreV1().Namespaces().Create(t.Context(), warn, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var calls atomic.Int64
+	refuse := extension.ValidatingFunc(func(context.Context, runtime.Object, *extension.Request) error {
+		calls.Add(1)
+		return extension.Deny("no")
+	}, extension.Scope{
+		Name: "refuse", NamespaceSelector: &metav1.LabelSelector{},
+		Rules:           slices.Concat(extension.Resources("", "v1", []string{"*/*"}, admissionregistrationv1.Create), extension.Resources("rbac.authorization.k8s.io", "*", []string{"*"}, admissionregistrationv1.Create)),
+		MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "of-this-test", Expression: "request.name.startsWith('" + home + "-x')"}},
+	})
+	start(t, manager.Options{WebhookNamespace: home, Registration: manager.RegistrationOptions{Modes: []manager.ModeRule{
+		{Extensions: []string{"refuse"}, NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{home: "warn"}}, Mode: extension.Warn},
+	}}}, refuse)
+	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+	name := home + "-x"
+	for what, test := range map[string]struct {
+		create  func(context.Context) error
+		refused bool
+	}{
+		"a Namespace": {func(ctx context.Context) error {
+			_, err := clientset.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, dry)
+			return err
+		}, true},
+		"a Namespace with the label": {func(ctx context.Context) error {
+			_, err := clientset.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: warn.Labels}}, dry)
+			return err
+		}, false},
+		"a ClusterRole": {func(ctx context.Context) error {
+			_, err := clientset.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}}, dry)
+			return err
+		}, true},
+		"a ConfigMap": {func(ctx context.Context) error {
+			_, err := clientset.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, dry)
+			return err
+		}, true},
+		"a ConfigMap below the label": {func(ctx context.Context) error {
+			_, err := clientset.CoreV1().ConfigMaps(warn.Name).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, dry)
+			return err
+		}, false},
+	} {
+		testkit.Succeeds(t, time.Minute, what, func(ctx context.Context) error {
+			before := calls.Load()
+			err := test.create(ctx)
+			if apierrors.IsForbidden(err) != test.refused || err != nil && !test.refused || calls.Load() != before+1 {
+				return fmt.Errorf("called %d times: %w", calls.Load()-before, err)
+			}
+			return nil
+		})
+	}
 }
 
 func TestExemptionsFollowTheirFile(t *testing.T) {
