@@ -29,14 +29,16 @@ type Engine struct {
 	// conversions has the webhooks of the converters by the names of their CRDs.
 	conversions map[string]http.Handler
 	steps       []webhook.Step
-	traces      []trace // of the steps
-	lost        string  // what the running extension changed in vain
+	traces      []trace  // of the steps
+	lost        string   // what the running extension changed in vain
+	status      []string // what it changed in the status
 }
 
 // trace is what an extension did besides its answer.
 type trace struct {
 	effects, forbidden []string
 	lost               string
+	status             []string
 }
 
 type hook struct {
@@ -72,17 +74,27 @@ func New(webhooks []*webhook.Webhook, options Options) *Engine {
 	return e
 }
 
-// observed returns the webhook with the handlers observed whose changes to their object
+// observed returns the webhook with its handlers observed, whose changes to their object
 // may be lost.
 func (e *Engine) observed(w *webhook.Webhook) *webhook.Webhook {
 	observed := *w
 	observed.Handlers = slices.Clone(w.Handlers)
 	for i, h := range observed.Handlers {
-		if opened := host.Open(h); !opened.Mutates || opened.Respond != nil {
-			observed.Handlers[i] = host.Observed(h, e.saw)
+		saw := e.saw
+		if opened := host.Open(h); opened.Mutates && opened.Respond == nil {
+			saw = e.sawPatched
 		}
+		observed.Handlers[i] = host.Observed(h, saw)
 	}
 	return &observed
+}
+
+// sawPatched records what a handler changed in the status, which a patch may leave out.
+func (e *Engine) sawPatched(before, after runtime.Object, _ *admission.Response) {
+	changes := statusChanges(before, after)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.status = changes
 }
 
 // saw records what a handler changed in vain.
@@ -90,6 +102,7 @@ func (e *Engine) saw(before, after runtime.Object, response *admission.Response)
 	// A response that is not allowed and has no result allows; see extension.Extension.
 	// PatchFromPod sets Patches even if there is nothing to patch.
 	if response != nil && (!response.Allowed && response.Result != nil || response.Patches != nil || len(response.Patch) > 0) {
+		e.sawPatched(before, after, response)
 		return
 	}
 	var texts [2][]byte
@@ -119,8 +132,8 @@ func (e *Engine) note(step webhook.Step) {
 
 // trace returns what was done since its last call. The caller holds the mutex.
 func (e *Engine) trace() trace {
-	recent := trace{lost: e.lost}
-	e.lost = ""
+	recent := trace{lost: e.lost, status: e.status}
+	e.lost, e.status = "", nil
 	if e.options.Effects != nil {
 		recent.effects = e.options.Effects()
 	}
@@ -163,6 +176,8 @@ type Step struct {
 	// Lost is the difference that the extension made to its object in vain: a Validator,
 	// or an Extension that returned no patch.
 	Lost string
+	// Refused and Vain are the changes that the API server refuses, and those that it ignores.
+	Refused, Vain []string
 }
 
 // Outcome is the result of a request.
@@ -268,7 +283,9 @@ func (e *Engine) call(ctx context.Context, h *hook, req, seen *Request, out *Out
 	if err != nil {
 		return false, err
 	}
-	e.addSteps(h, seen, out)
+	if err := e.addSteps(h, seen, out); err != nil {
+		return false, err
+	}
 	if failure != nil {
 		out.fail(h, failure)
 		return false, nil
@@ -298,7 +315,7 @@ func (e *Engine) call(ctx context.Context, h *hook, req, seen *Request, out *Out
 }
 
 // addSteps adds the steps of a call to the outcome.
-func (e *Engine) addSteps(h *hook, seen *Request, out *Outcome) {
+func (e *Engine) addSteps(h *hook, seen *Request, out *Outcome) error {
 	before := seen.Object
 	if seen.Operation == admissionv1.Delete {
 		before = seen.OldObject
@@ -308,13 +325,24 @@ func (e *Engine) addSteps(h *hook, seen *Request, out *Outcome) {
 		if step.Object == nil { // it was cut off
 			step.Object = before
 		}
-		out.Steps = append(out.Steps, Step{
+		added := Step{
 			Step: step, Webhook: h.Webhook, seen: seen, Before: before, Effects: traces[i].effects, Forbidden: traces[i].forbidden, Lost: traces[i].lost,
-		})
+		}
+		if h.Mutates() && len(before) > 0 && len(step.Object) > 0 {
+			var err error
+			if added.Refused, added.Vain, err = seen.Lost(before, step.Object); err != nil {
+				return fmt.Errorf("extension %s: %w", step.Extension, err)
+			}
+			if step.Err == nil && step.Result != "denied" && seen.dropsStatus(before, step.Object) {
+				added.Vain = append(added.Vain, traces[i].status...)
+			}
+		}
+		out.Steps = append(out.Steps, added)
 		if !h.Observes() {
 			before = step.Object
 		}
 	}
+	return nil
 }
 
 // fail applies the failure policy.

@@ -34,11 +34,7 @@ func (b Breach) String() string {
 func (e *Engine) Check(ctx context.Context, req *Request, out *Outcome, scheme *runtime.Scheme) ([]Breach, error) {
 	var breaches []Breach
 	for _, step := range out.Steps {
-		found, err := step.check(scheme)
-		if err != nil {
-			return nil, err
-		}
-		breaches = append(breaches, found...)
+		breaches = append(breaches, step.check(scheme)...)
 	}
 	again, err := e.checkAgain(ctx, req, out)
 	if err != nil {
@@ -109,21 +105,11 @@ func (o *Outcome) failed(again Step) bool {
 }
 
 // check checks what one extension did.
-func (s *Step) check(scheme *runtime.Scheme) ([]Breach, error) {
+func (s *Step) check(scheme *runtime.Scheme) []Breach {
 	req := s.seen
 	breaches := append(s.Faults(), s.checkEffects(req)...)
 	if !s.Webhook.Mutates() || len(s.Before) == 0 || len(s.Object) == 0 {
-		return breaches, nil
-	}
-	refusals, vain, err := req.Lost(s.Before, s.Object)
-	if err != nil {
-		return nil, fmt.Errorf("extension %s: %w", s.Extension, err)
-	}
-	for _, change := range refusals {
-		breaches = append(breaches, Breach{s.Extension, "changes a field that must not change", change})
-	}
-	for _, change := range vain {
-		breaches = append(breaches, Breach{s.Extension, req.inVain(), change})
+		return breaches
 	}
 	if unknown := unknownFields(scheme, req.Kind, s.Object); len(unknown) > 0 {
 		known := unknownFields(scheme, req.Kind, s.Before)
@@ -133,11 +119,11 @@ func (s *Step) check(scheme *runtime.Scheme) ([]Breach, error) {
 			}
 		}
 	}
-	return breaches, nil
+	return breaches
 }
 
-// Faults returns what the extension did that has no effect in a cluster: changes that are
-// lost, calls without the right, and reads that it does not declare.
+// Faults returns what the extension did that fails or has no effect in a cluster: changes
+// that are refused or lost, calls without the right, and reads that it does not declare.
 func (s *Step) Faults() []Breach {
 	var faults []Breach
 	if s.Result == "panic" {
@@ -149,6 +135,12 @@ func (s *Step) Faults() []Breach {
 			law = "changes the Pod, but nothing comes of it, because its response has no patch; return mgr.PatchFromPod(req, pod)"
 		}
 		faults = append(faults, Breach{s.Extension, law, s.Lost})
+	}
+	for _, change := range s.Refused {
+		faults = append(faults, Breach{s.Extension, "changes a field that must not change", change})
+	}
+	for _, change := range s.Vain {
+		faults = append(faults, Breach{s.Extension, s.seen.inVain(), change})
 	}
 	if len(s.Forbidden) > 0 {
 		forbidden := slices.Compact(slices.Sorted(slices.Values(s.Forbidden)))

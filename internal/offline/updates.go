@@ -202,15 +202,45 @@ func (r *Request) Lost(before, after []byte) (refusals, vain []string, err error
 		case r.Operation == admissionv1.Update && !same(at(old, path...), is): // else it was so before the update
 			fate = fateOf(laws, path, old, to)
 		}
-		text := fmt.Sprintf("%s: %s -> %s", strings.Join(path, "."), short(was), short(is))
 		switch fate {
 		case refused:
-			refusals = append(refusals, text)
+			refusals = append(refusals, changed(path, was, is))
 		case ignored:
-			vain = append(vain, text)
+			vain = append(vain, changed(path, was, is))
 		}
 	})
 	return refusals, vain, nil
+}
+
+// dropsStatus reports whether the status of an object was left out of the patch, because
+// the API server drops it when it creates the object.
+func (r *Request) dropsStatus(before, after []byte) bool {
+	if r.Operation != admissionv1.Create || r.SubResource != "" || r.custom {
+		return false
+	}
+	var from, to struct {
+		Status any `json:"status"`
+	}
+	return json.Unmarshal(before, &from) == nil && json.Unmarshal(after, &to) == nil && same(from.Status, to.Status)
+}
+
+// statusChanges returns how the status of an object differs.
+func statusChanges(before, after runtime.Object) (changes []string) {
+	var status [2]any
+	for i, object := range []runtime.Object{before, after} {
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+		if err != nil {
+			return nil // it has no JSON, so it has no changes that count
+		}
+		status[i] = fields["status"]
+	}
+	differ([]string{"status"}, status[0], status[1], func(path []string, was, is any) { changes = append(changes, changed(path, was, is)) })
+	return changes
+}
+
+// changed describes the change of a field.
+func changed(path []string, was, is any) string {
+	return fmt.Sprintf("%s: %s -> %s", strings.Join(path, "."), short(was), short(is))
 }
 
 // fateOf returns what becomes of a changed field.

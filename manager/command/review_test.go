@@ -585,7 +585,12 @@ func TestAChangeInVainIsTold(t *testing.T) {
 		pod.Spec.NodeName = "n"
 		return nil
 	}), extension.Scope{})
+	mutate := func(mutate func(*corev1.Pod)) *extension.Handler {
+		return extension.MutatingFunc(func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error { mutate(pod); return nil }, extension.Scope{Name: "pods", Rules: extension.Pods("*")})
+	}
 	for want, x := range map[string]any{
+		"extension pods changes a field that must not change:\nmetadata.namespace: \"default\" -> \"mine\"":            mutate(func(pod *corev1.Pod) { pod.Namespace = "mine" }),
+		"extension pods sets the status, which the API server drops when it creates pods":                              mutate(func(pod *corev1.Pod) { pod.Status.Reason = "r" }),
 		"extension extension.ValidatorFunc changes the object, but nothing comes of it, because it is a Validator":     changes,
 		"extension command_test.forgetful changes the Pod, but nothing comes of it, because its response has no patch": forgetful{},
 	} {
@@ -593,6 +598,11 @@ func TestAChangeInVainIsTold(t *testing.T) {
 		if code != 1 || !strings.Contains(stdout, "Pod default/web: "+want) {
 			t.Errorf("exit code %d, want %q: %s%s", code, want, stdout, stderr)
 		}
+	}
+	node := mutate(func(pod *corev1.Pod) { pod.Spec.NodeName = "n" })
+	stdout, stderr, code := runBuilt(t, func(mgr *manager.Manager) error { return mgr.AddExtension(node) }, withTeam, "review", "-f", "-", "--operation", "UPDATE")
+	if want := "extension pods changes a field that must not change:\nspec.nodeName: null -> \"n\""; code != 1 || !strings.Contains(stdout, want) {
+		t.Errorf("exit code %d, want %q: %s%s", code, want, stdout, stderr)
 	}
 }
 

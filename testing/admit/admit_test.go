@@ -452,6 +452,10 @@ func TestWhatKubernetesForbidsFailsTheTest(t *testing.T) {
 			mutator(func(pod *corev1.Pod, _ *extension.Request) error { pod.Status.Reason = "r"; return nil }, onUpdate), update,
 			"changes a field that an update of pods does not change:\nstatus.reason",
 		},
+		"a status, on CREATE": {
+			mutator(func(pod *corev1.Pod, _ *extension.Request) error { pod.Status.Reason = "r"; return nil }, extension.Scope{}), create,
+			"sets the status, which the API server drops when it creates pods; set it by the subresource status:\nstatus",
+		},
 		"a status of a custom kind with the subresource, on CREATE": {
 			extension.Mutating(extension.MutatorFunc[*unstructured.Unstructured](func(_ context.Context, gadget *unstructured.Unstructured, _ *extension.Request) error {
 				return unstructured.SetNestedField(gadget.Object, "New", "status", "phase")
@@ -490,6 +494,16 @@ cannot get resource "secrets" in API group "" in the namespace "default"`},
 				t.Errorf("got the errors %q, want one with %q", v.errors, test.want)
 			}
 		})
+	}
+}
+
+func TestAStatusThatIsStoredIsNoBreach(t *testing.T) {
+	ready := extension.MutatingFunc(func(_ context.Context, node *corev1.Node, _ *extension.Request) error {
+		node.Status.Phase = corev1.NodePending
+		return nil
+	}, extension.Scope{Rules: extension.Resources("", "v1", []string{"nodes"}, admissionregistrationv1.Create)})
+	if result := admit.New(t, ready).Create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}); result.Object.(*corev1.Node).Status.Phase != corev1.NodePending {
+		t.Errorf("%+v", result.Object)
 	}
 }
 
