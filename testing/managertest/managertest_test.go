@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -585,6 +586,11 @@ func TestWhatGoesWrongFailsTheTest(t *testing.T) {
 		"an extension that does not start": {
 			managertest.Options{}, func(mgr *manager.Manager) error { return mgr.AddExtension(stillborn{}) }, "test-reconciler has ended: manager: registering managertest_test.stillborn: no",
 		},
+		"a Reconciler of a kind that the API server does not have": {
+			managertest.Options{},
+			func(mgr *manager.Manager) error { return mgr.AddExtension(astray{}) },
+			"the cache of Nothing is not filled: the API server does not have this kind in example.com/v1: install its CustomResourceDefinition",
+		},
 		"a Remover that leaves something": {
 			managertest.Options{}, func(mgr *manager.Manager) error { return mgr.AddExtension(leaves{&stamps{rights: rights}}) }, "a widget is left",
 		},
@@ -598,6 +604,15 @@ func TestWhatGoesWrongFailsTheTest(t *testing.T) {
 			}
 		})
 	}
+}
+
+// astray is a Reconciler of a kind that does not exist.
+type astray struct{ reconcile.Reconciler }
+
+func (a astray) Register(mgr extension.Manager) error {
+	nothing := &unstructured.Unstructured{}
+	nothing.SetGroupVersionKind(schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Nothing"})
+	return builder.ControllerManagedBy(mgr.GetKubeManager()).For(nothing).Complete(a)
 }
 
 // stillborn is a Reconciler that does not register.

@@ -1,11 +1,13 @@
 package managertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -26,9 +28,11 @@ type process struct {
 	account string
 	// serves says that the API server calls it.
 	serves bool
-	mgr    *manager.Manager
-	run    func(*manager.Manager, context.Context) error
-	health string
+	// reconciles says that it has work once it leads.
+	reconciles bool
+	mgr        *manager.Manager
+	run        func(*manager.Manager, context.Context) error
+	health     string
 
 	// ended is closed when it has ended, with the error err.
 	ended chan struct{}
@@ -62,7 +66,8 @@ func (i *Installation) newProcesses(ctx context.Context, objects []client.Object
 			return nil, fmt.Errorf("Deployment %s: %q: Run knows no such subcommand", deployment.Name, subcommand)
 		}
 		p := &process{
-			account: deployment.Spec.Template.Spec.ServiceAccountName, serves: subcommand == "serve", run: run, ended: make(chan struct{}),
+			account: deployment.Spec.Template.Spec.ServiceAccountName, serves: subcommand == "serve", reconciles: subcommand == "reconcile",
+			run: run, ended: make(chan struct{}),
 		}
 		config, err := i.connectionOf(ctx, p.account)
 		if err != nil {
@@ -114,14 +119,31 @@ func (p *process) start(ctx context.Context) {
 // errForbidden ends the wait for a process after the test has failed for lack of a right.
 var errForbidden = errors.New("a right is missing")
 
-// wait returns when it is ready, as a kubelet would see it.
+// hopeless is how long a kind may be missing. Run has installed all that it will install.
+const hopeless = 10 * time.Second
+
+// wait returns when it is ready, as a kubelet would see it. A process that reconciles must
+// lead, too, and stay ready for a moment: the caches of its controllers begin only then.
 func (p *process) wait(ctx context.Context, forbidden <-chan struct{}) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
+	begun := time.Now()
+	var led time.Time // since when it leads and is ready
 	for {
 		err := p.ready(ctx)
-		if err == nil {
+		switch {
+		case err == nil && !p.reconciles:
 			return nil
+		case err == nil && !p.leads():
+			err = errors.New("it does not lead yet")
+		case err == nil && (led.IsZero() || time.Since(led) < calm):
+			led, err = cmp.Or(led, time.Now()), errors.New("its caches may still begin")
+		case err == nil:
+			return nil
+		case strings.Contains(err.Error(), "install its CustomResourceDefinition") && time.Since(begun) > hopeless:
+			return fmt.Errorf("%s is not ready: %w\nOptions.CRDPaths and Options.Objects have CustomResourceDefinitions", p.account, err)
+		default:
+			led = time.Time{}
 		}
 		select {
 		case <-tick.C:
@@ -132,6 +154,16 @@ func (p *process) wait(ctx context.Context, forbidden <-chan struct{}) error {
 		case <-ctx.Done():
 			return fmt.Errorf("%s is not ready within %s: %w", p.account, patience, err)
 		}
+	}
+}
+
+// leads reports whether it holds the Lease.
+func (p *process) leads() bool {
+	select {
+	case <-p.mgr.GetKubeManager().Elected():
+		return true
+	default:
+		return false
 	}
 }
 
