@@ -28,6 +28,24 @@ func misfit(part any) error {
 	)
 }
 
+// scopedTwice returns an error for a Mutator or Validator whose method Scope nobody calls. That of an Extension is its own.
+func scopedTwice(e any) error {
+	h, ok := e.(*extension.Handler)
+	if !ok {
+		return nil
+	}
+	value := inside.Value(h)
+	scoped, has := value.(extension.Scoped)
+	if _, is := value.(extension.Extension); !has || is || reflect.DeepEqual(scoped.Scope(), inside.Scope(h)) {
+		return nil
+	}
+	form := "Validating"
+	if inside.Mutates(h) {
+		form = "Mutating"
+	}
+	return fmt.Errorf("%T has a method Scope, and another scope is given for it: write extension.%s(x, x.Scope()), or remove the method", value, form)
+}
+
 // fit returns a function that returns an error if a method of a type has the name of an interface's, and the type has not the
 // interface. A method with other parameters is meant for something else.
 func fit[I any](typ reflect.Type, want string) func(method reflect.Method, has bool) error {

@@ -121,7 +121,7 @@ func (p *Parts) add(e any, mgr extension.Manager, depth int) error {
 		return unknownForm(e)
 	}
 	at := where(e)
-	if err := misfit(at.part); err != nil {
+	if err := errors.Join(misfit(at.part), scopedTwice(e)); err != nil {
 		return err
 	}
 	at.selectors = selectorsOf(p.Handlers[before:])
