@@ -44,7 +44,7 @@ func TestAnOptionThatIsMissingOrContradictoryIsNamed(t *testing.T) {
 		"no namespace at all":                   {manager.Options{}, []string{"WebhookNamespace: required"}},
 		"no name":                               {manager.Options{Namespaces: []string{"apps"}, Host: "127.0.0.1"}, []string{"OperatorFingerprint: required without a ServiceName"}},
 		"a user with a blank":                   {manager.Options{Namespaces: []string{"apps"}, Watching: manager.WatchingOptions{ReconcilerUser: "jane "}}, []string{`Watching.ReconcilerUser: "jane "`}},
-		"a namespace that cannot be one":        {manager.Options{Namespaces: []string{"My_Apps"}}, []string{`Namespace: "My_Apps"`}},
+		"a namespace that cannot be one":        {manager.Options{Namespaces: []string{"My_Apps"}}, []string{`Namespaces: "My_Apps"`}},
 		"two options wrong at once":             {manager.Options{Namespaces: []string{"apps"}, Port: 70000, FailurePolicy: &always}, []string{"Port: 70000", `FailurePolicy: "Always": must be Fail or Ignore`}},
 		"a free port behind a Service":          {manager.Options{Namespaces: []string{"apps"}, Port: manager.FreePort, ServiceName: "my-ext", Registration: manager.RegistrationOptions{UnregisterOnStop: true}}, []string{"Port: a free one needs Registration.UnregisterOnStop, and no ServiceName"}},
 		"a free port that stays registered":     {manager.Options{Namespaces: []string{"apps"}, Port: manager.FreePort}, []string{"Port: a free one needs"}},
@@ -159,8 +159,18 @@ func TestAScopeThatTheAPIServerWouldRefuseIsNamedBeforeAnythingIsRegistered(t *t
 		extensions []any
 		want       string
 	}{
-		"a name":        {[]any{mark("a", extension.Scope{Name: "Not A Label"})}, `Name: "Not A Label"`},
-		"side effects":  {[]any{mark("a", extension.Scope{SideEffects: &unknown})}, `SideEffects: "Unknown"`},
+		"a name":       {[]any{mark("a", extension.Scope{Name: "Not A Label"})}, `Name: "Not A Label"`},
+		"side effects": {[]any{mark("a", extension.Scope{SideEffects: &unknown})}, `SideEffects: "Unknown"`},
+		"a failure policy": {
+			[]any{mark("a", extension.Scope{FailurePolicy: new(admissionregistrationv1.FailurePolicyType("ignore"))})}, `FailurePolicy: "ignore": must be Fail or Ignore`,
+		},
+		"a match policy": {
+			[]any{mark("a", extension.Scope{MatchPolicy: new(admissionregistrationv1.MatchPolicyType("exact"))})}, `MatchPolicy: "exact": must be Equivalent or Exact`,
+		},
+		"a reinvocation policy": {
+			[]any{mark("a", extension.Scope{ReinvocationPolicy: new(admissionregistrationv1.ReinvocationPolicyType("Always"))})},
+			`ReinvocationPolicy: "Always": must be Never or IfNeeded`,
+		},
 		"a timeout":     {[]any{mark("a", extension.Scope{Timeout: time.Minute})}, "Timeout: 1m0s"},
 		"an empty rule": {[]any{mark("a", extension.Scope{Rules: []admissionregistrationv1.RuleWithOperations{{}}})}, "Rules[0]"},
 		"one name for two scopes": {[]any{
@@ -186,22 +196,31 @@ func (connectExtension) Scope() extension.Scope {
 func TestAnAPIServerThatIsNotThereIsReportedWithinTenSeconds(t *testing.T) {
 	t.Parallel()
 	const host = "https://api.example.com:6443"
-	for name, dial := range map[string]func(context.Context, string, string) (net.Conn, error){
-		"nobody listens":   func(context.Context, string, string) (net.Conn, error) { return nil, syscall.ECONNREFUSED },
-		"there is no name": func(context.Context, string, string) (net.Conn, error) { return nil, &net.DNSError{IsNotFound: true} },
-		"nobody answers": func(context.Context, string, string) (net.Conn, error) {
+	for name, test := range map[string]struct {
+		dial func(context.Context, string, string) (net.Conn, error)
+		why  string
+	}{
+		"nobody listens": {func(context.Context, string, string) (net.Conn, error) { return nil, syscall.ECONNREFUSED }, "connection refused"},
+		"a firewall refuses after a while": {func(context.Context, string, string) (net.Conn, error) {
+			time.Sleep(3 * time.Second) // so the last attempt ends at the deadline
+			return nil, syscall.ECONNREFUSED
+		}, "connection refused"},
+		"there is no name": {func(context.Context, string, string) (net.Conn, error) {
+			return nil, &net.DNSError{Err: "no such host", IsNotFound: true}
+		}, "no such host"},
+		"nobody answers": {func(context.Context, string, string) (net.Conn, error) {
 			conn, silent := net.Pipe()
 			go func() { _, _ = io.Copy(io.Discard, silent) }()
 			return conn, nil
-		},
+		}, "deadline exceeded"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newManager(t, manager.Options{Namespaces: []string{"apps"}, RESTConfig: &rest.Config{Host: host, Dial: dial}}, mark("a", extension.Scope{}))
+				r := newManager(t, manager.Options{Namespaces: []string{"apps"}, RESTConfig: &rest.Config{Host: host, Dial: test.dial}}, mark("a", extension.Scope{}))
 				began := time.Now()
 				err := r.Start(t.Context())
-				if err == nil || !strings.Contains(err.Error(), "no API server answers at "+host) {
-					t.Errorf("got %v", err)
+				if err == nil || !strings.Contains(err.Error(), "no API server answers at "+host) || !strings.Contains(err.Error(), test.why) {
+					t.Errorf("got %v, want %q", err, test.why)
 				}
 				if took := time.Since(began); took > 10*time.Second {
 					t.Errorf("said so after %s", took)

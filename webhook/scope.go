@@ -55,13 +55,28 @@ func resolve(h *host.Handler, defaults Defaults) (extension.Scope, error) {
 	if i := slices.IndexFunc(defaults.Excluded, func(name string) bool { return named(s.NamespaceSelector, name) }); i >= 0 {
 		return s, fmt.Errorf("NamespaceSelector: names %s, which Registration.ExcludeNamespaces excludes from every webhook: remove it from one of them", defaults.Excluded[i])
 	}
-	if *s.SideEffects != admissionregistrationv1.SideEffectClassNone && *s.SideEffects != admissionregistrationv1.SideEffectClassNoneOnDryRun {
-		return s, fmt.Errorf("SideEffects: %q: admissionregistration.k8s.io/v1 accepts None and NoneOnDryRun", *s.SideEffects)
+	if err := checkPolicies(s); err != nil {
+		return s, err
 	}
 	if s.Timeout < minTimeout || s.Timeout > maxTimeout || s.Timeout%time.Second != 0 {
 		return s, fmt.Errorf("Timeout: %s: must be whole seconds from %s to %s", s.Timeout, minTimeout, maxTimeout)
 	}
 	return s, nil
+}
+
+// checkPolicies returns an error for a value that Kubernetes does not have.
+func checkPolicies(s extension.Scope) error {
+	switch {
+	case *s.FailurePolicy != admissionregistrationv1.Fail && *s.FailurePolicy != admissionregistrationv1.Ignore:
+		return fmt.Errorf("FailurePolicy: %q: must be Fail or Ignore", *s.FailurePolicy)
+	case *s.MatchPolicy != admissionregistrationv1.Equivalent && *s.MatchPolicy != admissionregistrationv1.Exact:
+		return fmt.Errorf("MatchPolicy: %q: must be Equivalent or Exact", *s.MatchPolicy)
+	case *s.ReinvocationPolicy != admissionregistrationv1.NeverReinvocationPolicy && *s.ReinvocationPolicy != admissionregistrationv1.IfNeededReinvocationPolicy:
+		return fmt.Errorf("ReinvocationPolicy: %q: must be Never or IfNeeded", *s.ReinvocationPolicy)
+	case *s.SideEffects != admissionregistrationv1.SideEffectClassNone && *s.SideEffects != admissionregistrationv1.SideEffectClassNoneOnDryRun:
+		return fmt.Errorf("SideEffects: %q: admissionregistration.k8s.io/v1 accepts None and NoneOnDryRun", *s.SideEffects)
+	}
+	return nil
 }
 
 // checkMatching returns an error for a scope that an API server accepts, and whose requests

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -233,6 +234,9 @@ func TestWhatIsWrongWithTheFlagsIsSaidOnStandardErrorWithExitCode2(t *testing.T)
 		"a missing namespace":    {[]string{"start", "--advertise-host=x", "--kubeconfig=KUBECONFIG"}, "--webhook-namespace: required unless --namespace names one"},
 		"two namespaces":         {[]string{"start", "--namespace=a,b", "--advertise-host=x", "--kubeconfig=KUBECONFIG"}, "--webhook-namespace: required unless --namespace names one"},
 		"a wrong namespace":      {[]string{"start", "--namespace=a,B", "--webhook-namespace=x", "--kubeconfig=KUBECONFIG"}, "--namespace: \"B\""},
+		"a wrong one of two":     {[]string{"start", "--namespace=a,My_NS", "--advertise-host=x", "--kubeconfig=KUBECONFIG"}, "--namespace: \"My_NS\""},
+		"a port for health":      {[]string{"start", "--namespace=default", "--advertise-host=x", "--health-address=8081", "--kubeconfig=KUBECONFIG"}, "--health-address: \"8081\": must be HOST:PORT, or :PORT for every address"},
+		"a host for metrics":     {[]string{"start", "--namespace=default", "--advertise-host=x", "--metrics-address=localhost", "--kubeconfig=KUBECONFIG"}, "--metrics-address: \"localhost\": must be HOST:PORT"},
 		"an empty namespace":     {[]string{"start", "--namespace=a,", "--webhook-namespace=x", "--kubeconfig=KUBECONFIG"}, "--namespace: an empty name"},
 		"a wrong name":           {[]string{"review", "--namespace=default", "--fingerprint=A", "--kubeconfig=KUBECONFIG", "-f", "KUBECONFIG"}, "--fingerprint: \"A\""},
 		"own Pods":               {[]string{"manifests", "--namespace=default", "--service-name=x", "--image=x"}, "choose another --webhook-namespace, or name \"stamp\" in --allow-own-pods"},
@@ -258,6 +262,13 @@ func TestWhatIsWrongWithTheFlagsIsSaidOnStandardErrorWithExitCode2(t *testing.T)
 				t.Errorf("it says so in %d lines: %s%s", lines, stdout, stderr)
 			}
 		})
+	}
+	var ignore admissionregistrationv1.FailurePolicyType = "ignore"
+	_, stderr, code := runBuilt(t, func(mgr *manager.Manager) error {
+		return mgr.AddExtension(extension.MutatingFunc(func(context.Context, *corev1.Pod, *extension.Request) error { return nil }, extension.Scope{Name: "x", FailurePolicy: &ignore}))
+	}, withTeam, "review", "-f", "-")
+	if want := `scope of x: FailurePolicy: "ignore"`; code != 2 || !strings.Contains(stderr, want) {
+		t.Errorf("%d: %s, want %q: the flag sets no scope", code, stderr, want)
 	}
 	cmd, log := program(t, "start", "--nonsense")
 	err := cmd.Run()

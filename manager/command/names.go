@@ -73,8 +73,14 @@ func (f *flags) inFlags(set *pflag.FlagSet, err error) error {
 	for i, path := range paths {
 		paths[i] = regexp.QuoteMeta(path)
 	}
-	option := regexp.MustCompile(`\b(` + strings.Join(paths, "|") + `)\b`)
-	text := option.ReplaceAllStringFunc(err.Error(), func(path string) string { return "--" + flags[path] })
+	// A scope has fields of the same names, which no flag sets.
+	option := regexp.MustCompile(`(\bScope\.|\bscope of [^:\n]+: )?\b(` + strings.Join(paths, "|") + `)\b`)
+	text := option.ReplaceAllStringFunc(err.Error(), func(found string) string {
+		if flag := flags[found]; flag != "" {
+			return "--" + flag
+		}
+		return found
+	})
 	return &translated{f.inFlagsOfExtensions(set, text), err}
 }
 
