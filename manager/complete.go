@@ -66,6 +66,9 @@ func (o *Options) completeNames() error {
 	}
 	o.SetupCertificateName = cmp.Or(o.SetupCertificateName, o.OperatorFingerprint+"-setupcertificate")
 	o.Serving.ClusterDomain = cmp.Or(o.Serving.ClusterDomain, DefaultClusterDomain)
+	if err := checkEach("Namespaces", o.Namespaces, validation.IsDNS1123Label); err != nil {
+		return err
+	}
 	if o.WebhookNamespace == "" {
 		return errors.New("WebhookNamespace: required unless Namespaces names one: set it to the manager's own namespace")
 	}
@@ -73,7 +76,6 @@ func (o *Options) completeNames() error {
 		return errors.New("OperatorFingerprint: required without a ServiceName: name this program, because another of the same name in the manager's own namespace, or on this host, would displace it")
 	}
 	return errors.Join(
-		checkEach("Namespaces", o.Namespaces, validation.IsDNS1123Label),
 		check("WebhookNamespace", o.WebhookNamespace, validation.IsDNS1123Label),
 		check("ServiceName", o.ServiceName, validation.IsDNS1035Label),
 		check("OperatorFingerprint", o.OperatorFingerprint, validation.IsDNS1123Label),
@@ -97,6 +99,13 @@ func (o *Options) completeAddresses() error {
 	}{{"Port", o.Port}, {"Serving.ServicePort", s.ServicePort}} {
 		if problems := validation.IsValidPortNum(int(port.value)); len(problems) > 0 && port.value != FreePort {
 			return fmt.Errorf("%s: %d: %s", port.field, port.value, strings.Join(problems, ", "))
+		}
+	}
+	for _, address := range []struct{ field, value string }{
+		{"Serving.HealthAddress", s.HealthAddress}, {"Serving.MetricsAddress", s.MetricsAddress},
+	} {
+		if _, _, err := net.SplitHostPort(address.value); err != nil && address.value != "" {
+			return fmt.Errorf("%s: %q: must be HOST:PORT, or :PORT for every address", address.field, address.value)
 		}
 	}
 	if host := s.AdvertiseHost; host != "" && net.ParseIP(host) == nil && len(validation.IsDNS1123Subdomain(strings.ToLower(host))) > 0 {
