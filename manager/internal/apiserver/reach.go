@@ -17,12 +17,15 @@ const Timeout = 8 * time.Second
 // Reach makes sure that an API server answers. A wrong address is then not reported
 // as something else later.
 func Reach(ctx context.Context, all *Clients, host string) error {
-	var last error
+	var last error // but not that the time is over, if there was another reason before
 	err := wait.PollUntilContextTimeout(ctx, time.Second, Timeout, true, func(ctx context.Context) (bool, error) {
-		last = all.Discovery.RESTClient().Get().AbsPath("/version").Do(ctx).Error()
+		err := all.Discovery.RESTClient().Get().AbsPath("/version").Do(ctx).Error()
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
 		var status apierrors.APIStatus
 		// Any response below 500 will do; what follows reports a 401.
-		return last == nil || errors.As(last, &status) && status.Status().Code < 500, nil
+		return err == nil || errors.As(err, &status) && status.Status().Code < 500, nil
 	})
 	if err == nil {
 		return nil
