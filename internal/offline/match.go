@@ -347,6 +347,15 @@ func HasConditions(scope extension.Scope) bool {
 	return slices.ContainsFunc(scope.MatchConditions, func(c admissionregistrationv1.MatchCondition) bool { return c.Name != deadlock.ConditionName })
 }
 
+// UnknownConditions returns those of some names that no match condition of a scope has.
+func (e *Engine) UnknownConditions(names []string) []string {
+	return slices.DeleteFunc(names, func(name string) bool {
+		return slices.ContainsFunc(e.hooks, func(h *hook) bool {
+			return slices.ContainsFunc(h.Scope.MatchConditions, func(c admissionregistrationv1.MatchCondition) bool { return c.Name == name })
+		})
+	})
+}
+
 // open describes the match conditions without a result.
 func (r *Request) open(scope extension.Scope) string {
 	var open []string

@@ -141,6 +141,9 @@ func (r *review) run(cmd *cobra.Command) error {
 		return err
 	}
 	defer stop()
+	if unknown := engine.UnknownConditions(slices.Sorted(maps.Keys(r.conditions))); len(unknown) > 0 {
+		return wrong(fmt.Errorf("--match-conditions: no scope has the match condition %s", strings.Join(unknown, ", ")))
+	}
 	var totals totals
 	var undecided, failed []error
 	for _, req := range requests {

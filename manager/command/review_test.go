@@ -325,6 +325,7 @@ func TestAReviewAsksForWhatOnlyAClusterKnows(t *testing.T) {
 		"a match condition":                     {withTeam, []string{"--operation=UPDATE", "--namespace-labels=team=b"}, 2, "mine (request.name == 'web'): set --match-conditions"},
 		"a match condition that holds":          {withTeam, []string{"--operation=UPDATE", "--namespace-labels=team=b", "--match-conditions=mine=true"}, 1, "denied: no by mine (match conditions as given)"},
 		"a match condition that does not":       {withTeam, []string{"--operation=UPDATE", "--namespace-labels=team=b", "--match-conditions=mine=false"}, 0, "no extension applies"},
+		"a match condition that no scope has":   {withTeam, []string{"--match-conditions=mein=true"}, 2, "--match-conditions: no scope has the match condition mein"},
 		"a match condition that is neither":     {withTeam, []string{"--match-conditions=mine=perhaps"}, 2, "--match-conditions: mine=perhaps"},
 		"the plural of a custom kind":           {gateway, nil, 2, "Gateway default/g: cannot determine whether the API server calls the webhook gateways: the kind Gateway.example.com is not one of Kubernetes"},
 		"the plural, from the CRD":              {crd + "\n---\n" + gateway, nil, 1, "Gateway default/g: denied: no by gateways"},

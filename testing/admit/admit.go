@@ -99,6 +99,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -193,7 +194,8 @@ func (c *Client) In(namespace string, labels map[string]string) *Client {
 
 // MatchConditions returns a client for whose requests the match conditions with
 // these names evaluate to these results. Match conditions are CEL, which admit does
-// not evaluate: a request whose fate depends on one without a result ends the test.
+// not evaluate: a request whose fate depends on one without a result ends the test, and so
+// does a name that no scope has.
 func (c *Client) MatchConditions(results map[string]bool) *Client {
 	other := *c
 	other.conditions = maps.Clone(results)
@@ -296,6 +298,9 @@ func (c *Client) Connect(name string, options runtime.Object) *Result {
 
 func (c *Client) send(operation admissionv1.Operation, object, old runtime.Object) *Result {
 	c.t.Helper()
+	if object == nil {
+		c.t.Fatalf("admit: the object of a %s is nil", operation)
+	}
 	encoded, err := c.encode(object)
 	if err != nil {
 		c.t.Fatalf("admit: %v", err)
@@ -312,6 +317,9 @@ func (c *Client) send(operation admissionv1.Operation, object, old runtime.Objec
 func (c *Client) sendEncoded(operation admissionv1.Operation, object, old *unstructured.Unstructured, like runtime.Object) *Result {
 	c.t.Helper()
 	c.start()
+	if unknown := c.engine.UnknownConditions(slices.Sorted(maps.Keys(c.conditions))); len(unknown) > 0 {
+		c.t.Fatalf("admit: MatchConditions: no scope has the match condition %s", strings.Join(unknown, ", "))
+	}
 	known := offline.KindsOf(c.cluster.Kinds)
 	newRequest := known.NewRequest
 	if c.subresource != "" && operation != admissionv1.Connect {
@@ -360,7 +368,7 @@ func (c *Client) tellNobodyCalled(req *offline.Request, out *offline.Outcome) {
 		tell = c.t.Errorf
 	}
 	if len(out.NotCalled) == 0 {
-		tell("%s %s %s: there is no extension that answers admissions", req.Operation, req.Kind.Kind, req.Name)
+		c.t.Errorf("%s %s %s: there is no extension that answers admissions: give one to New", req.Operation, req.Kind.Kind, req.Name)
 	}
 	for _, not := range out.NotCalled {
 		tell("%s %s %s: extension %s is not called: %s", req.Operation, req.Kind.Kind, req.Name, not.Webhook.Name, not.Reason)

@@ -679,7 +679,10 @@ func TestWhoIsNotCalledIsToldWhy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := &verdict{TB: t}
-			client := admit.New(v, mutator(none, test.scope)).MatchConditions(map[string]bool{"mine": false})
+			client := admit.New(v, mutator(none, test.scope))
+			if test.scope.MatchConditions != nil {
+				client = client.MatchConditions(map[string]bool{"mine": false})
+			}
 			if result := client.Create(pod("web")); result.NotCalled["x"] != test.want || len(v.errors) > 0 {
 				t.Errorf("got %q, %q", result.NotCalled, v.errors)
 			}
@@ -719,11 +722,19 @@ func TestWhatAClusterNeedsToStartIsLeftOutUnderFail(t *testing.T) {
 	}
 }
 
-func TestWithoutAnExtensionAStrictRequestFails(t *testing.T) {
+func TestATestThatTestsNothingFails(t *testing.T) {
 	v := &verdict{TB: t}
-	admit.New(v).Strict().Create(pod("web"))
-	if !slices.Equal(v.errors, []string{"CREATE Pod web: there is no extension that answers admissions"}) {
+	admit.New(v).Create(pod("web"))
+	if !slices.Equal(v.errors, []string{"CREATE Pod web: there is no extension that answers admissions: give one to New"}) {
 		t.Errorf("got %q", v.errors)
+	}
+	for want, request := range map[string]func(*admit.Client){
+		"admit: MatchConditions: no scope has the match condition mein": func(c *admit.Client) { c.MatchConditions(map[string]bool{"mein": true}).Create(pod("web")) },
+		"admit: the object of a CREATE is nil":                          func(c *admit.Client) { c.Create(nil) },
+	} {
+		if said := ended(t, owner, request); said != want {
+			t.Errorf("got %q, want %q", said, want)
+		}
 	}
 }
 

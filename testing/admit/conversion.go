@@ -36,12 +36,18 @@ func Convert(t testing.TB, c *extension.Converter, from, into client.Object) {
 // converts each object to each other version and back, and calls [testing.TB.Errorf] with the
 // difference if that is another object. It also converts it without each of its fields, as API
 // servers do for a server-side apply, and with null in their place, and calls Errorf with the
-// error. Give it objects with a value in every field, of every version.
+// error. Give it objects with a value in every field, of every version: a version without one
+// is an error, too.
 func RoundTrip(t testing.TB, c *extension.Converter, objects ...client.Object) {
 	t.Helper()
 	opened := open(t, c)
 	if len(objects) == 0 {
 		t.Fatalf("admit: RoundTrip needs an object of each version of %s", opened.CRD)
+	}
+	for _, version := range opened.Versions {
+		if !slices.ContainsFunc(objects, func(object client.Object) bool { return versionOf(opened, object) == version }) {
+			t.Errorf("%s: no object is of version %s: what it loses is not tested", opened.CRD, version.Name)
+		}
 	}
 	for _, object := range objects {
 		from := versionOf(opened, object)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,11 +23,22 @@ func TestARoundTripThatLosesSomethingFails(t *testing.T) {
 		func(from *v2.Alarm, to *v1.Alarm) error { to.Spec.Text = from.Spec.Message; return nil }))
 	named := metav1.ObjectMeta{Name: "early"}
 	v := &verdict{TB: t}
-	admit.RoundTrip(v, forgets, &v2.Alarm{ObjectMeta: named, Spec: v2.AlarmSpec{Hour: 7, Message: "Get up"}})
+	old := &v1.Alarm{ObjectMeta: named, Spec: v1.AlarmSpec{Text: "Get up"}}
+	admit.RoundTrip(v, forgets, &v2.Alarm{ObjectMeta: named, Spec: v2.AlarmSpec{Hour: 7, Message: "Get up"}}, old)
 	if len(v.errors) != 1 || !strings.Contains(v.errors[0], "early is another one after it was v1") || !strings.Contains(v.errors[0], "Hour") {
 		t.Errorf("got the errors %q", v.errors)
 	}
-	admit.RoundTrip(t, forgets, &v2.Alarm{ObjectMeta: named, Spec: v2.AlarmSpec{Message: "Get up"}})
+	admit.RoundTrip(t, forgets, &v2.Alarm{ObjectMeta: named, Spec: v2.AlarmSpec{Message: "Get up"}}, old)
+}
+
+func TestARoundTripNeedsAnObjectOfEachVersion(t *testing.T) {
+	forgets := extension.Converting("alarms.alarm.example.com", "v2", extension.Between("v1",
+		func(*v1.Alarm, *v2.Alarm) error { return nil }, func(*v2.Alarm, *v1.Alarm) error { return nil }))
+	v := &verdict{TB: t}
+	admit.RoundTrip(v, forgets, &v2.Alarm{ObjectMeta: metav1.ObjectMeta{Name: "early"}})
+	if want := []string{"alarms.alarm.example.com: no object is of version v1: what it loses is not tested"}; !slices.Equal(v.errors, want) {
+		t.Errorf("got %q, want %q", v.errors, want)
+	}
 }
 
 func TestAConverterThatWantsWholeObjectsFails(t *testing.T) {
@@ -40,7 +52,8 @@ func TestAConverterThatWantsWholeObjectsFails(t *testing.T) {
 		},
 		func(from *v2.Alarm, to *v1.Alarm) error { to.Spec.Text = from.Spec.Message; return nil }))
 	v := &verdict{TB: t}
-	admit.RoundTrip(v, strict, &v1.Alarm{ObjectMeta: metav1.ObjectMeta{Name: "early"}, Spec: v1.AlarmSpec{Text: "Get up"}})
+	named := metav1.ObjectMeta{Name: "early"}
+	admit.RoundTrip(v, strict, &v1.Alarm{ObjectMeta: named, Spec: v1.AlarmSpec{Text: "Get up"}}, &v2.Alarm{ObjectMeta: named, Spec: v2.AlarmSpec{Message: "Get up"}})
 	if len(v.errors) != 2 || !strings.Contains(v.errors[0], "without spec: ") || !strings.Contains(v.errors[1], "without spec.text: from v1 to v2") {
 		t.Errorf("got the errors %q", v.errors)
 	}

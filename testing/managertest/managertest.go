@@ -121,6 +121,9 @@ type Installation struct {
 // make new extensions each time.
 func Run(t testing.TB, cluster *controlplane.ControlPlane, options Options, build func(*manager.Manager) error) *Installation {
 	t.Helper()
+	if build == nil {
+		t.Fatalf("managertest: build is nil: it adds the extensions, as in command.New")
+	}
 	if options.Manager.Logger == nil {
 		options.Manager.Logger, _ = testkit.Logger(t) // before Cleanup, to have what the end logs
 	}

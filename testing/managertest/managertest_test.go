@@ -579,6 +579,7 @@ func TestWhatGoesWrongFailsTheTest(t *testing.T) {
 		"an option that is wrong": {
 			managertest.Options{Manager: manager.Options{WatcherStartRV: "x"}}, addByWhom, "WatcherStartRV",
 		},
+		"no build":     {managertest.Options{}, nil, "build is nil: it adds the extensions"},
 		"no extension": {managertest.Options{}, func(*manager.Manager) error { return nil }, "there is no extension"},
 		"an extension that cannot be added": {
 			managertest.Options{}, func(mgr *manager.Manager) error { return mgr.AddExtension("x") }, "adding an extension",
