@@ -3,6 +3,7 @@ package host
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 
@@ -289,6 +290,40 @@ func (p *Parts) rights(selected func(entitled) bool) Rights {
 		}
 	}
 	return all
+}
+
+// Right is a rule that a part asks for.
+type Right struct {
+	// Part is the type of the part, and Method the one that returns the rule, at Index.
+	Part, Method string
+	Index        int
+	Rule         rbacv1.PolicyRule
+}
+
+// EachRight calls visit for each rule that a part asks for, until it returns an error.
+func (p *Parts) EachRight(visit func(Right) error) error {
+	for _, e := range p.entitled {
+		of := map[string][]rbacv1.PolicyRule{}
+		if asks, ok := e.part.(extension.Entitled); ok {
+			of["Rights"] = asks.Rights()
+		}
+		if asks, ok := e.part.(extension.NamespaceEntitled); ok {
+			for _, namespace := range slices.Sorted(maps.Keys(asks.NamespaceRights())) {
+				of["NamespaceRights"] = append(of["NamespaceRights"], asks.NamespaceRights()[namespace]...)
+			}
+		}
+		if asks, ok := e.part.(extension.ClusterEntitled); ok {
+			of["ClusterRights"] = asks.ClusterRights()
+		}
+		for _, method := range slices.Sorted(maps.Keys(of)) {
+			for i, rule := range of[method] {
+				if err := visit(Right{fmt.Sprintf("%T", e.part), method, i, rule}); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // AppendNew appends the rules that are not there yet.

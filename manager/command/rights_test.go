@@ -172,3 +172,47 @@ func TestManifestsOfAScopeThatNoRequestMatchesAreNotPrinted(t *testing.T) {
 		})
 	}
 }
+
+// asking is a Mutator that asks for a right.
+type asking struct{ rule rbacv1.PolicyRule }
+
+func (asking) Mutate(context.Context, *corev1.Pod, *extension.Request) error { return nil }
+
+func (a asking) Rights() []rbacv1.PolicyRule { return []rbacv1.PolicyRule{a.rule} }
+
+func TestRightsThatGrantNothingAreNotPrinted(t *testing.T) {
+	for name, test := range map[string]struct {
+		group, resource, verb string
+		want                  string
+	}{
+		"a singular":                 {"", "configmap", "get", `Kubernetes has no resource configmap, but configmaps`},
+		"a resource in no group":     {"", "deployments", "get", `Kubernetes has no resource deployments, but deployments.apps`},
+		"a version for a group":      {"apps/v1", "deployments", "get", `APIGroups: "apps/v1": must be a group without a version, "apps"`},
+		"the core group by a name":   {"v1", "configmaps", "get", `APIGroups: "v1": the core group is ""`},
+		"a verb of nobody":           {"", "configmaps", "read", `Verbs: "read": is get, list or watch`},
+		"a method of HTTP":           {"", "configmaps", "GET", `Verbs: "GET": verbs are in lower case`},
+		"what has no namespace":      {"", "nodes", "get", `nodes have no namespace, and Rights grant only what is in one: ask by ClusterRights`},
+		"a role to bind":             {"rbac.authorization.k8s.io", "clusterroles", "bind", ""},
+		"the namespace itself":       {"", "namespaces", "get", ""},
+		"a subresource":              {"", "pods/exec", "create", ""},
+		"a kind of one's own":        {"example.com", "gadget", "frobnicate", ""},
+		"what may be impersonated":   {"", "users", "impersonate", ""},
+		"a resource of a newer kube": {"apps", "brandnewsets", "get", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			build := func(mgr *manager.Manager) error {
+				return mgr.AddExtension(extension.Mutating(asking{rbacv1.PolicyRule{APIGroups: []string{test.group}, Resources: []string{test.resource}, Verbs: []string{test.verb}}}, extension.Scope{}))
+			}
+			_, stderr, code := runBuilt(t, build, "", "manifests", "--image=x", "--namespace=apps", "--webhook-namespace=own")
+			if test.want == "" && code != 0 || test.want != "" && (code != 2 || !strings.Contains(stderr, "command_test.asking: Rights()[0]: "+test.want)) {
+				t.Errorf("exit code %d, want %q: %s", code, test.want, stderr)
+			}
+		})
+	}
+	empty := func(mgr *manager.Manager) error {
+		return mgr.AddExtension(extension.Mutating(asking{rbacv1.PolicyRule{Resources: []string{"pods"}, Verbs: []string{"get"}}}, extension.Scope{}))
+	}
+	if _, stderr, code := runBuilt(t, empty, "", "manifests", "--image=x", "--namespace=apps", "--webhook-namespace=own"); code != 2 || !strings.Contains(stderr, `needs APIGroups ("" is the core group), Resources and Verbs`) {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}

@@ -73,6 +73,9 @@ func Make(config *Config) (objects []client.Object, warnings []string, err error
 		return nil, nil, err
 	}
 	i.warnUnconverted()
+	if err := i.checkRights(); err != nil {
+		return nil, nil, err
+	}
 	i.addNamespace()
 	i.addOwn(func(object client.Object) bool { return !definesKind(object) })
 	if config.Serves {
