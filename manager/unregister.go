@@ -191,5 +191,9 @@ func (m *Manager) removeRegistration(ctx context.Context) error {
 	for _, kind := range removed {
 		m.options.Logger.Infow("removed", "kind", kind, "name", name)
 	}
+	if err == nil && len(removed) == 0 && m.options.callable() == nil {
+		m.options.Logger.Warnw("there was no webhook configuration of this name: it is removed already, or the fingerprint (by default the Service's name) "+
+			"or the manager's own namespace is not that of the installation", "name", name)
+	}
 	return err
 }

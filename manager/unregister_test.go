@@ -85,6 +85,22 @@ func TestUnregisterCallsEachRemoverOnceWhileTheWebhooksStillStand(t *testing.T) 
 	if registered(t, namespace) {
 		t.Error("the webhook configurations are left")
 	}
+	if n := r.logs.FilterMessageSnippet(nothingToRemove).Len(); n != 0 {
+		t.Error("it says that there was nothing to remove")
+	}
+}
+
+const nothingToRemove = "there was no webhook configuration of this name"
+
+func TestUnregisterSaysThatThereWasNothingToRemove(t *testing.T) {
+	t.Parallel()
+	r := newManager(t, manager.Options{Namespaces: []string{newNamespace(t)}}, mark("a", extension.Scope{}))
+	if err := r.UnregisterExtensions(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := r.logs.FilterMessageSnippet(nothingToRemove).Len(); n != 1 {
+		t.Errorf("it says so %d times", n)
+	}
 }
 
 func TestRemoversAloneLeaveTheRegistrationAsItIs(t *testing.T) {
