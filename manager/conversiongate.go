@@ -96,6 +96,7 @@ func (h held) NeedLeaderElection() bool {
 // Add holds up what a reconciler or a watcher adds, but for its caches, which begin with
 // what reads them.
 func (k kubeManager) Add(r ctrlmanager.Runnable) error {
+	k.added.Add(1)
 	_, hasCache := r.(interface{ GetCache() cache.Cache })
 	if k.gate != nil && !hasCache {
 		r = held{r, k.gate}

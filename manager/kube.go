@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/zapr"
@@ -56,7 +57,7 @@ func (m *Manager) newKubeManager(health *health.Health) (ctrlmanager.Manager, er
 		return nil, fmt.Errorf("Serving.MetricsAddress: %w", err)
 	}
 	health.AddReady(cachesCheck, m.cachesSynced(kube))
-	made := kubeManager{Manager: kube, health: health, misplaced: &misplaced{}}
+	made := kubeManager{Manager: kube, health: health, misplaced: &misplaced{}, added: &atomic.Int64{}}
 	if m.options.Watching.LeaderElection {
 		made.elected = make(chan struct{})
 	}
@@ -121,6 +122,8 @@ type kubeManager struct {
 	misplaced *misplaced
 	// gate is what reconcilers and watchers wait for; nil for nothing.
 	gate *conversionGate
+	// added counts what was added, controllers among it.
+	added *atomic.Int64
 }
 
 // GetWebhookServer returns a server that makes [kubeManager.Start] fail if it gets a webhook.

@@ -232,9 +232,15 @@ func (m *Manager) addBackground(as extension.Manager, kube ctrlmanager.Manager, 
 		gated.gate = m.gate
 		as, kube = backgroundManager{m, gated}, gated
 	}
+	added := kube.(kubeManager).added
 	for _, r := range b.reconcilers {
+		before := added.Load()
 		if err := r.Register(as); err != nil {
 			return fmt.Errorf("registering %T: %w", r, withScheme(err))
+		}
+		if added.Load() == before {
+			m.options.Logger.Warnw("a Reconciler has no controller, so nobody calls Reconcile: make one in Register, with builder.ControllerManagedBy(mgr.GetKubeManager())",
+				"reconciler", fmt.Sprintf("%T", r))
 		}
 	}
 	if len(b.watchers) == 0 {

@@ -62,6 +62,22 @@ func TestAReconcilerThatCannotRegisterEndsTheStartWithItsName(t *testing.T) {
 	}
 }
 
+// idle is a Reconciler that makes no controller.
+type idle struct{ stubborn }
+
+func (idle) Register(extension.Manager) error { return nil }
+
+func TestAReconcilerWithoutAControllerIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	options := manager.Options{Namespaces: []string{newNamespace(t)}}
+	options.Watching.LeaderElection = true
+	r := start(t, options, idle{}, &teller{scheme: clientgoscheme.Scheme, told: make(chan string, 100)}, mark("a", extension.Scope{}))
+	warned := r.logs.FilterMessageSnippet("nobody calls Reconcile").All()
+	if len(warned) != 1 || warned[0].ContextMap()["reconciler"] != "manager_test.idle" {
+		t.Errorf("it warns %v", warned)
+	}
+}
+
 func configurationsOf(t *testing.T) []string {
 	t.Helper()
 	list, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().List(t.Context(), metav1.ListOptions{})
