@@ -202,6 +202,9 @@ func (p *passage) call(ctx context.Context, i int) (result result, err error) {
 			text := failure.PanicText(reason)
 			p.log.Error("extension panicked", zap.String("extension", handler.Name), zap.String("uid", string(p.object.request.UID)),
 				zap.String("panic", text), zap.ByteString("stack", debug.Stack()))
+			if p.onStep != nil { // for an author; others have the stack in the log
+				text += failure.PanicPlace()
+			}
 			result, err = panicked, errors.New("panic: "+text)
 		}
 	}()

@@ -435,7 +435,8 @@ func TestWhatKubernetesForbidsFailsTheTest(t *testing.T) {
 			pod.Labels = map[string]string{"a": "b"}
 			return nil
 		}, extension.Scope{}), create, "denies, when it is called again"},
-		"a panic":                      {mutator(func(*corev1.Pod, *extension.Request) error { panic("boom") }, extension.Scope{}), create, "panics:\npanic: boom"},
+		"a panic":                      {mutator(func(*corev1.Pod, *extension.Request) error { panic("boom") }, extension.Scope{}), create, "panics:\npanic: boom (admit_test.go:"},
+		"a nil map":                    {mutator(func(pod *corev1.Pod, _ *extension.Request) error { pod.Labels["a"] = "b"; return nil }, extension.Scope{}), create, "nil map (admit_test.go:"},
 		"an undeclared Secret":         {extension.Mutating(&keys{heedsDryRun: true}, extension.Scope{}), create, "POST /api/v1/namespaces/default/secrets"},
 		"a Secret on a dry run":        {extension.Mutating(&keys{}, extension.Scope{SideEffects: &noneOnDryRun}), create, "has side effects on a dry run"},
 		"another name":                 {mutator(func(pod *corev1.Pod, _ *extension.Request) error { pod.Name = "mine"; return nil }, extension.Scope{}), create, `metadata.name: "web" -> "mine"`},

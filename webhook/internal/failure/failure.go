@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 )
 
@@ -74,6 +76,24 @@ func PanicText(reason any) string {
 		return fmt.Sprintf("a value of type %T", reason)
 	}
 	return fmt.Sprint(reason)
+}
+
+// PanicPlace returns the file and line of the panic that a deferred function has just
+// recovered from, such as " (main.go:12)", "" if that is unknown.
+func PanicPlace() string {
+	var counters [64]uintptr
+	frames := runtime.CallersFrames(counters[:runtime.Callers(2, counters[:])])
+	for panics := false; ; {
+		frame, more := frames.Next()
+		switch {
+		case !strings.HasPrefix(frame.Function, "runtime.") && panics:
+			return fmt.Sprintf(" (%s:%d)", filepath.Base(frame.File), frame.Line)
+		case frame.Function == "runtime.gopanic":
+			panics = true
+		case !more:
+			return ""
+		}
+	}
 }
 
 // maxErrorText is the most of an error's text that goes into answers and logs.
