@@ -249,6 +249,27 @@ func TestAPortInUseIsReportedAndNothingRegistered(t *testing.T) {
 	}
 }
 
+func TestAHostOfAnotherMachineIsNamed(t *testing.T) {
+	t.Parallel()
+	r := newManager(t, manager.Options{Namespaces: []string{newNamespace(t)}, Host: "192.0.2.1"}, mark("a", extension.Scope{}))
+	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "Host: ") || strings.Contains(err.Error(), "Port: ") {
+		t.Errorf("got %v, want the option Host", err)
+	}
+}
+
+func TestAnOwnNamespaceThatIsMissingIsNamed(t *testing.T) {
+	t.Parallel()
+	for name, run := range map[string]func(*running) error{
+		"start":    func(r *running) error { return r.Start(t.Context()) },
+		"register": func(r *running) error { return r.RegisterExtensions(t.Context()) },
+	} {
+		r := newManager(t, manager.Options{Namespaces: []string{newNamespace(t)}, WebhookNamespace: "nowhere"}, mark("a", extension.Scope{}))
+		if err := run(r); err == nil || !strings.Contains(err.Error(), `WebhookNamespace: "nowhere" does not exist: create it`) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
 func TestARightThatIsMissingIsReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)

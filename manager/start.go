@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -173,7 +174,7 @@ func (m *Manager) newServing(ctx, run context.Context, webhooks []*webhook.Webho
 func (s *serving) takePort(run context.Context) error {
 	listener, err := new(net.ListenConfig).Listen(run, "tcp", net.JoinHostPort(s.options.Host, "0"))
 	if err != nil {
-		return fmt.Errorf("Port: %w", err)
+		return fmt.Errorf("%s: %w", unlistenable(err), err)
 	}
 	// A server that has begun closes it itself.
 	context.AfterFunc(run, func() { _ = listener.Close() })
@@ -229,7 +230,7 @@ func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 		return err
 	}
 	if err := s.server.Listen(ctx); err != nil {
-		return fmt.Errorf("manager options: Port: %w", err)
+		return fmt.Errorf("manager options: %s: %w", unlistenable(err), err)
 	}
 	return nil
 }
@@ -243,6 +244,14 @@ func (s *serving) serve(webhooks []*webhook.Webhook) {
 			s.server.Register(w.Path(), s.afterReads(w.Handler(s.handling)))
 		}
 	}
+}
+
+// unlistenable returns the option because of which nobody can listen.
+func unlistenable(err error) string {
+	if _, unknown := errors.AsType[*net.DNSError](err); unknown || errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return "Host"
+	}
+	return "Port"
 }
 
 // clients returns who may connect; nil for everybody.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery"
@@ -29,6 +30,18 @@ type upkeep struct {
 	paths        *paths.Paths // nil if these are plain
 	// serveToo serves webhooks before they are registered; nil in a process that does not serve.
 	serveToo func([]*webhook.Webhook)
+}
+
+// namespaceMissing names the option of the namespace that an API server does not have.
+func (m *Manager) namespaceMissing(err error) error {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok || !apierrors.IsNotFound(status) {
+		return err
+	}
+	if details := status.ErrStatus.Details; details == nil || details.Kind != "namespaces" || details.Name != m.options.WebhookNamespace {
+		return err
+	}
+	return fmt.Errorf("WebhookNamespace: %q does not exist: create it, or name the manager's own namespace: %w", m.options.WebhookNamespace, err)
 }
 
 // run registers, which makes the manager ready, and then repairs and renews until
@@ -83,7 +96,7 @@ func (u *upkeep) loops(trigger chan<- struct{}) []func(context.Context) {
 // wait returns when there is a certificate to serve, and the key of the paths.
 func (u *upkeep) wait(ctx context.Context) error {
 	if err := u.source.Wait(ctx); err != nil || u.paths == nil {
-		return err
+		return u.namespaceMissing(err)
 	}
 	return u.paths.Wait(ctx)
 }
