@@ -228,7 +228,7 @@ func (p *passage) call(ctx context.Context, i int) (result result, err error) {
 	} else {
 		err = handler.Admit(ctx, typed, req)
 		p.report(handler, host.Warnings(req), host.AuditAnnotations(req))
-		result, err = p.admitted(ctx, err)
+		result, err = p.admitted(ctx, handler, err)
 	}
 	if err == nil && p.onStep != nil {
 		if err := p.object.flush(); err != nil { // so that the step shows this handler's part
@@ -277,9 +277,12 @@ func unseen(request *admissionv1.AdmissionRequest, why error) admissionv1.Admiss
 func unseenReason(why error) string { return "the request is not let through unseen: " + why.Error() }
 
 // admitted returns the result of a Mutator or Validator.
-func (p *passage) admitted(ctx context.Context, err error) (result, error) {
+func (p *passage) admitted(ctx context.Context, handler *host.Handler, err error) (result, error) {
 	if err != nil {
 		if reason, isDenial := host.DenialReason(err); isDenial {
+			if reason == "" {
+				reason = handler.Name + " gives no reason"
+			}
 			p.response.Result = &metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: failure.Cut(reason)}
 			return denied, nil
 		}

@@ -283,6 +283,13 @@ func TestHandlersOfEveryFormSeeWhatTheOnesBeforeThemDid(t *testing.T) {
 	}
 }
 
+func TestADenialWithoutAReasonNamesTheExtension(t *testing.T) {
+	response := admit(t, podRequest(admissionv1.Create), validator(func(*corev1.Pod, *extension.Request) error { return extension.Deny("") }))
+	if response.Allowed || response.Result.Message != "extension.ValidatorFunc gives no reason" {
+		t.Errorf("got %+v", response.Result)
+	}
+}
+
 func TestAfterADenialNobodyRunsAndTheWarningsAreKept(t *testing.T) {
 	response := admit(t, podRequest(admissionv1.Create),
 		validator(func(_ *corev1.Pod, req *extension.Request) error {

@@ -124,7 +124,7 @@ func TestAValueWithoutAFormIsToldWhatWouldBeRight(t *testing.T) {
 		"a type that its rules do not have":       {validates(extension.Resources("apps", "v1", []string{"deployments"}, "CREATE")), "a *v1.Pod is the object of \"pods\", not of \"apps/deployments\": use"},
 		"a type that only some of its rules have": {validates(append(extension.Pods(), extension.Resources("batch", "v1", []string{"jobs"}, "CREATE")...)), "\"batch/jobs\""},
 		"a singular":                              {validates(extension.Resources("", "v1", []string{"pod"}, "CREATE")), "a *v1.Pod is the object of \"pods\", not of \"pod\", and Kubernetes has no \"pod\": use"},
-		"a group that there is not":               {validates(extension.Resources("core", "v1", []string{"pods"}, "CREATE")), "not of \"core/pods\", and Kubernetes has no \"core/pods\": use"},
+		"a group that there is not":               {validates(extension.Resources("core", "v1", []string{"pods"}, "CREATE")), "not of \"core/pods\", and Kubernetes has no \"core/pods\" (the name of the core group is \"\"): use"},
 		"a group that has no such resource":       {validates(extension.Resources("apps", "v1", []string{"pods"}, "CREATE")), "not of \"apps/pods\", and Kubernetes has no \"apps/pods\": use"},
 		"a custom resource":                       {validates(extension.Resources("example.com", "v1", []string{"pods"}, "CREATE")), "not of \"example.com/pods\": use"},
 		"a type that is not the Pod of no rules":  {extension.ValidatingFunc(func(context.Context, *appsv1.Deployment, *extension.Request) error { return nil }, extension.Scope{}), "a *v1.Deployment is the object of \"apps/deployments\", not of \"pods\": use"},

@@ -81,6 +81,9 @@ func disagreement(h *Handler, kind schema.GroupVersionKind, group, resource stri
 	if known, _, _ := strings.Cut(resource, "/"); !exists(group, known) {
 		missing = fmt.Sprintf(", and Kubernetes has no %q", name(group, known))
 	}
+	if group == "core" {
+		missing += ` (the name of the core group is "")`
+	}
 	return fmt.Errorf("the type of %s and its scope disagree: a %s is the object of %q, not of %q%s: use the type of that resource, or the rules of that type",
 		h.Name, h.typ, name(kind.Group, meant), name(group, resource), missing)
 }

@@ -111,8 +111,8 @@ func (s *Step) check(scheme *runtime.Scheme) []Breach {
 	if !s.Webhook.Mutates() || len(s.Before) == 0 || len(s.Object) == 0 {
 		return breaches
 	}
-	if unknown := unknownFields(scheme, req.Kind, s.Object); len(unknown) > 0 {
-		known := unknownFields(scheme, req.Kind, s.Before)
+	if unknown := UnknownFields(scheme, req.Kind, s.Object); len(unknown) > 0 {
+		known := UnknownFields(scheme, req.Kind, s.Before)
 		for _, field := range unknown {
 			if !slices.Contains(known, field) {
 				breaches = append(breaches, Breach{s.Extension, "sets a field that the API server does not know", field})
@@ -183,9 +183,9 @@ func short(value any) string {
 	return string(text)
 }
 
-// unknownFields returns the problems of an object whose fields the Go type of its
+// UnknownFields returns the problems of an object whose fields the Go type of its
 // kind does not know.
-func unknownFields(scheme *runtime.Scheme, kind schema.GroupVersionKind, object []byte) []string {
+func UnknownFields(scheme *runtime.Scheme, kind schema.GroupVersionKind, object []byte) []string {
 	into, err := scheme.New(kind)
 	if err != nil {
 		return nil // a custom resource: its schema is in its CRD

@@ -89,7 +89,7 @@ object of a kind that no API server has; the others are reviewed.
 Exit codes: 0 everything is admitted; 1 something is denied or not converted, an extension
 with failure policy Fail failed, an extension changed an object in vain or changed a field
 that must not change, lacks a right or reads what it does not declare, or with --strict an
-object reached no extension; 2 a flag, a manifest or a scope is wrong, or something is
+object reached no extension or has an unknown field; 2 a flag, a manifest or a scope is wrong, or something is
 missing.`
 
 func newReview(name string, f *flags, build Build) *cobra.Command {
@@ -111,7 +111,7 @@ func newReview(name string, f *flags, build Build) *cobra.Command {
 	set.BoolVarP(&r.recursive, "recursive", "R", false, "read subfolders too")
 	set.StringSliceVar(&r.old, "old", nil, "UPDATE: manifests of the old objects (default: the same as the new ones)")
 	set.StringSliceVar(&r.with, "with", nil, "manifests of the objects that are in the cluster, for extensions that read or write; and of CustomResourceDefinitions and Namespaces")
-	set.BoolVar(&r.strict, "strict", false, "exit with 1 if an object reaches no extension")
+	set.BoolVar(&r.strict, "strict", false, "exit with 1 if an object reaches no extension, or has a field that its kind has not")
 	set.StringVarP(&r.output, "output", "o", "diff", "diff, yaml or json")
 	set.StringVar(&r.operation, "operation", string(admissionv1.Create), "CREATE, UPDATE or DELETE (default with --subresource: the one that it has)")
 	set.StringVar(&r.subresource, "subresource", "", "subresource that the requests are for, such as status, scale, ephemeralcontainers, eviction or deployments.apps/scale")
@@ -161,6 +161,9 @@ func (r *review) run(cmd *cobra.Command) error {
 			return err
 		}
 		totals.add(out)
+		if err := totals.addUnknown(cmd.ErrOrStderr(), req); err != nil {
+			return err
+		}
 	}
 	if len(undecided) > 0 || r.unread != nil {
 		return wrong(errors.Join(slices.Concat(failed, undecided, []error{r.unread})...))
@@ -169,7 +172,7 @@ func (r *review) run(cmd *cobra.Command) error {
 }
 
 // totals count what came of the requests, and those that failed.
-type totals struct{ requests, denied, faulty, uncalled, failed int }
+type totals struct{ requests, denied, faulty, uncalled, failed, unknown int }
 
 func (t *totals) add(out *offline.Outcome) {
 	t.requests++
@@ -182,6 +185,21 @@ func (t *totals) add(out *offline.Outcome) {
 	if len(out.Steps) == 0 {
 		t.uncalled++
 	}
+}
+
+// addUnknown warns of fields that the kind of an object has not, which an API server drops, or
+// refuses if the client wishes, as kubectl does. The kinds of a newer one may have them.
+func (t *totals) addUnknown(w io.Writer, req *offline.Request) error {
+	if req.Operation == admissionv1.Connect || len(req.Object) == 0 {
+		return nil
+	}
+	unknown := offline.UnknownFields(clientgoscheme.Scheme, req.Kind, req.Object)
+	if len(unknown) == 0 {
+		return nil
+	}
+	t.unknown++
+	_, err := fmt.Fprintf(w, "warning: %s: %s: kubectl refuses it, unless Kubernetes is newer than this program's k8s.io/api\n", nameOf(req), strings.Join(unknown, ", "))
+	return err
 }
 
 // problem returns why the review fails, nil if it does not.
@@ -201,6 +219,9 @@ func (t *totals) problem(strict bool) error {
 	}
 	if strict && t.uncalled > 0 {
 		problems = append(problems, fmt.Sprintf("--strict: %d of %d reached no extension", t.uncalled, all))
+	}
+	if strict && t.unknown > 0 {
+		problems = append(problems, fmt.Sprintf("--strict: %d of %d with unknown fields", t.unknown, all))
 	}
 	if len(problems) == 0 {
 		return nil

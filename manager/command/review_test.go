@@ -174,6 +174,17 @@ func TestAReviewSaysWhatIsExempt(t *testing.T) {
 	}
 }
 
+func TestAFieldThatTheKindHasNotIsTold(t *testing.T) {
+	pod := strings.ReplaceAll(withTeam, "spec: {", "spec: {contaners: [], ")
+	_, stderr, code := run(t, pod, "review", "-f", "-")
+	if code != 0 || !strings.Contains(stderr, `warning: Pod default/web: unknown field "spec.contaners": kubectl refuses it`) {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	if _, stderr, code := run(t, pod, "review", "-f", "-", "--strict"); code != 1 || !strings.Contains(stderr, "--strict: 1 of 1 with unknown fields") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
 func TestAReviewPrintsTheObjects(t *testing.T) {
 	two := withTeam + "---\n# a comment\n---\n" + strings.ReplaceAll(withTeam, "web", "db")
 	stdout, stderr, code := run(t, two, "review", "-f", "-", "-o", "yaml", "--dry-run", "--namespace", "apps")
