@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -187,4 +188,43 @@ func TestAnExtensionThatIsNotInForce(t *testing.T) {
 			})
 		}
 	}
+}
+
+// It takes neither places nor memory from extensions in force, and nobody waits for it.
+func TestAnExtensionThatObservesCannotStarveOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := make(chan struct{})
+		hangs := everyPod("hangs", func(context.Context, *corev1.Pod, *extension.Request) error { <-end; return nil })
+		stamps := everyPod("stamps", func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
+			pod.Labels = map[string]string{"stamped": "yes"}
+			return nil
+		})
+		webhooks, err := webhook.Group([]*extension.Handler{hangs, stamps}, webhook.Defaults{Modes: []webhook.ModeRule{{Extensions: []string{"hangs"}, Mode: extension.Observe}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		options := webhook.HandlerOptions{Memory: webhook.NewMemory(16 << 20), MaxInFlight: 1000}
+		observing, enforcing := webhooks[0], webhooks[1]
+		handler := observing.Handler(options)
+		large := podRequest(admissionv1.Create)
+		large.Object.Raw = []byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"annotations":{"a":"` + strings.Repeat("x", 100_000) + `"}}}`)
+		var flood sync.WaitGroup
+		for range 200 {
+			flood.Go(func() {
+				began := time.Now()
+				answer := send(t, large, handler, observing.Path())
+				if took := time.Since(began); took > 10*time.Second || answer.Header().Get("Retry-After") != "" {
+					t.Errorf("an API server waits for %s: %d", took, answer.Code)
+				}
+			})
+		}
+		flood.Wait()
+		request, began := podRequest(admissionv1.Create), time.Now()
+		response := decided(t, request, send(t, request, enforcing.Handler(options), enforcing.Path()))
+		if took := time.Since(began); len(response.Patch) == 0 || took > 0 {
+			t.Errorf("after %s the extension in force says %+v", took, response)
+		}
+		close(end)
+		synctest.Wait()
+	})
 }
