@@ -32,6 +32,9 @@ func (m *Mode) UnmarshalText(text []byte) error {
 // MarshalText writes a mode.
 func (m Mode) MarshalText() ([]byte, error) { return []byte(m), nil }
 
+// Enforced reports whether the mode is Enforce, which an empty one is.
+func (m Mode) Enforced() bool { return m == "" || m == Enforce }
+
 // Mode returns the mode of the extension in the namespace of this request. An extension
 // with effects outside the object leaves them out unless it is [Enforce]; see
 // [Scope].Modes.

@@ -42,7 +42,7 @@ type chain struct {
 }
 
 // observes reports whether the handlers deny and change nothing.
-func (c *chain) observes() bool { return c.mode != "" && c.mode != extension.Enforce }
+func (c *chain) observes() bool { return !c.mode.Enforced() }
 
 // passage is one request on its way through a chain.
 //

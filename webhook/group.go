@@ -84,7 +84,7 @@ func (w *Webhook) label() string { return strings.TrimPrefix(w.kindPath(), "/") 
 func (w *Webhook) Mutates() bool { return w.Mutating || w.observes }
 
 // Observes reports whether it denies and changes nothing.
-func (w *Webhook) Observes() bool { return w.Mode != "" && w.Mode != extension.Enforce }
+func (w *Webhook) Observes() bool { return !w.Mode.Enforced() }
 
 // RegisteredName is unique among the webhooks of a configuration.
 func (w *Webhook) RegisteredName() string {

@@ -2,7 +2,6 @@ package audit
 
 import (
 	"context"
-	"slices"
 
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -45,35 +44,15 @@ func (g *gate) Validate(ctx context.Context, obj runtime.Object, req *extension.
 	if err := a.Identify(ctx, g.pods); err != nil {
 		g.log.Debug("the record lacks its Pod", zap.String("record", a.Record.ID), zap.Error(err))
 	}
-	record, refusal := g.record(ctx, a, g.soften(g.decide(ctx, a)))
+	record, refusal := g.record(ctx, a, g.decide(ctx, a))
 	switch {
 	case refusal != nil:
 		return refusal
 	case record.Decision == v1alpha1.AuditDenied:
 		return extension.Deny(record.Reason)
 	}
-	if slices.Contains(record.Flags, v1alpha1.FlagWouldDeny) {
-		g.tellWouldDeny(req, record)
-	}
 	g.touch(ctx, a)
 	return nil
-}
-
-// soften turns a denial into a finding if enforcement only warns or observes.
-func (g *gate) soften(d act.Decision) act.Decision {
-	if g.enforced && d.Denied && !g.options.Enforcement.Refuses() {
-		d.Denied, d.WouldDeny = false, true
-	}
-	return d
-}
-
-// tellWouldDeny tells of an act that enforcement would deny.
-func (g *gate) tellWouldDeny(req *extension.Request, record *v1alpha1.AuditRecord) {
-	wouldDeny.WithLabelValues(string(record.Way), record.Rule).Inc()
-	req.AddAuditAnnotation("would-deny", record.Reason)
-	if g.options.Enforcement.Mode == extension.Warn {
-		req.Warnf("this would be denied once enforcement is in force: %s", record.Reason)
-	}
 }
 
 // record keeps the record of an act about which the decision is made. refusal says that

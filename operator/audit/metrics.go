@@ -9,9 +9,6 @@ var (
 	records = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_audit_records_total", Help: "Acts by way in and decision, Allowed or Denied.",
 	}, []string{"way", "decision"})
-	wouldDeny = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "admitkit_audit_would_deny_total", Help: "Acts that enforcement would deny, were its mode Enforce, by way in and rule.",
-	}, []string{"way", "rule"})
 	sinkDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "admitkit_audit_sink_duration_seconds", Help: "How long a sink took to keep a record, or to fail.",
 		Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
@@ -24,4 +21,4 @@ var (
 	}, []string{"sink"})
 )
 
-func init() { metrics.Registry.MustRegister(records, wouldDeny, sinkDuration, queueDepth, refusals) }
+func init() { metrics.Registry.MustRegister(records, sinkDuration, queueDepth, refusals) }

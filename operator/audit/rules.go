@@ -40,13 +40,10 @@ type Enforcement struct {
 	Mode extension.Mode
 }
 
-// Refuses reports whether sessions are refused, which only the Mode Enforce does.
-func (e *Enforcement) Refuses() bool { return e.Mode == "" || e.Mode == extension.Enforce }
-
 func (e *Enforcement) options() enforce.Options {
 	o := enforce.Options{
 		Namespaces: e.Namespaces, ExemptUsers: e.ExemptUsers, ExemptGroups: e.ExemptGroups,
-		ForbidTTY: e.ForbidTTY, ForbidStdin: e.ForbidStdin, Lenient: !e.Refuses(),
+		ForbidTTY: e.ForbidTTY, ForbidStdin: e.ForbidStdin, Mode: e.Mode,
 	}
 	for _, c := range e.Commands {
 		o.Commands = append(o.Commands, enforce.Command(c))

@@ -136,7 +136,7 @@ func (o *operator) extensions() (extensions []any, err error) {
 		if err != nil {
 			return nil, err
 		}
-		o.access.options.SingleUse = options.Enforcement != nil && options.Enforcement.Refuses()
+		o.access.options.SingleUse = options.Enforcement != nil && options.Enforcement.Mode.Enforced()
 		auditing = audit.New(options)
 	}
 	if o.access.on {

@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/audit/internal/act"
 )
@@ -99,7 +100,16 @@ func (e *Enforcer) verdict(a *act.Act, broken *violation) act.Decision {
 		exempted.WithLabelValues(string(a.Record.Way), d.Rule).Inc()
 		return d
 	}
-	d.Denied = true
-	enforced.WithLabelValues(string(a.Record.Way), d.Rule).Inc()
+	if e.options.Mode.Enforced() {
+		d.Denied = true
+		enforced.WithLabelValues(string(a.Record.Way), d.Rule).Inc()
+		return d
+	}
+	d.WouldDeny = true
+	wouldDeny.WithLabelValues(string(a.Record.Way), d.Rule).Inc()
+	a.Request.AddAuditAnnotation("would-deny", d.Reason)
+	if e.options.Mode == extension.Warn {
+		a.Request.Warnf("this would be denied once enforcement is in force: %s", d.Reason)
+	}
 	return d
 }

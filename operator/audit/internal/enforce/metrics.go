@@ -11,6 +11,9 @@ var (
 	enforced = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_audit_enforced_total", Help: "Denied sessions, by way in and the rule that they broke.",
 	}, []string{"way", "rule"})
+	wouldDeny = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "admitkit_audit_would_deny_total", Help: "Sessions that enforcement would deny, were its mode Enforce, by way in and the rule that they broke.",
+	}, []string{"way", "rule"})
 	exempted = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_audit_exempted_total", Help: "Sessions of exempt users (break-glass) that broke a rule.",
 	}, []string{"way", "rule"})
@@ -31,4 +34,4 @@ func (o *Options) beginCounts() {
 	}
 }
 
-func init() { metrics.Registry.MustRegister(enforced, exempted) }
+func init() { metrics.Registry.MustRegister(enforced, wouldDeny, exempted) }

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/audit/internal/act"
 )
@@ -27,8 +28,8 @@ type Options struct {
 	ExemptUsers, ExemptGroups []string
 	Commands                  []Command
 	ForbidTTY, ForbidStdin    bool
-	// Lenient is set if nothing is refused. It does not change what Decide returns.
-	Lenient bool
+	// Mode is Enforce if it is empty. In another one nothing is denied.
+	Mode extension.Mode
 }
 
 // Validate returns an error that names the wrong option, if there is one.

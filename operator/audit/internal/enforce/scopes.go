@@ -70,7 +70,7 @@ func narrow(scope extension.Scope, name, condition, expression string) extension
 
 // failing returns a scope with the failure policy Fail, if something is refused.
 func (o *Options) failing(scope extension.Scope) extension.Scope {
-	if o.Lenient {
+	if !o.Mode.Enforced() {
 		return scope
 	}
 	fail := admissionregistrationv1.Fail
