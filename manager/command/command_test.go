@@ -342,7 +342,7 @@ func TestTheHelpExplainsEverySubcommandAndFlag(t *testing.T) {
 // withoutFlag are the options that text cannot express, and those that the
 // subcommands decide.
 var withoutFlag = []string{
-	"Context", "RESTConfig", "Scheme", "Logger", "RegisterWebHook", "Registration.Owner", "Certificates.OnChange", "Serving.TracerProvider",
+	"Context", "RESTConfig", "Scheme", "Logger", "RegisterWebHook", "Registration.Owner", "Certificates.OnChange", "Serving.TracerProvider", "Serving.Exemptions",
 }
 
 func TestThereIsAFlagForEveryOption(t *testing.T) {
