@@ -238,6 +238,9 @@ func (o *Options) completeConnection() error {
 		rules := clientcmd.NewDefaultClientConfigLoadingRules()
 		rules.ExplicitPath = o.KubeConfig
 		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+		if clientcmd.IsEmptyConfig(err) { // its text names a variable that nobody uses
+			return fmt.Errorf("KubeConfig: no connection to a cluster: %s names none: name a kubeconfig with a current context, or run in a Pod", cmp.Or(o.KubeConfig, "$KUBECONFIG or ~/.kube/config"))
+		}
 		if err != nil {
 			return fmt.Errorf("KubeConfig: no connection to a cluster: %w", err)
 		}

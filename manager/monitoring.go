@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -125,7 +127,11 @@ func (m *Manager) probeFailed() func(error) {
 		lastError.WithLabelValues("probe").SetToCurrentTime()
 		if text := err.Error(); text != said {
 			said = text
-			m.options.Logger.Warnw("no probe has come back through the API server yet; trying again", zap.Error(err))
+			message := "no probe has come back through the API server yet; trying again"
+			if name := m.options.ServiceName; strings.Contains(text, fmt.Sprintf("service %q not found", name)) {
+				message += fmt.Sprintf(": create the Service %s, or correct ServiceName (--service-name)", name)
+			}
+			m.options.Logger.Warnw(message, zap.Error(err))
 		}
 	}
 }

@@ -97,10 +97,20 @@ func checkMatching(s extension.Scope) error {
 func checkSelectors(s extension.Scope) error {
 	for field, selector := range map[string]*metav1.LabelSelector{"ObjectSelector": s.ObjectSelector, "NamespaceSelector": s.NamespaceSelector} {
 		if _, err := metav1.LabelSelectorAsSelector(selector); err != nil {
-			return fmt.Errorf("%s: %w", field, err)
+			return fmt.Errorf("%s: %w%s", field, err, operatorsOf(selector))
 		}
 	}
 	return nil
+}
+
+// operatorsOf names the operators if a selector has another one.
+func operatorsOf(selector *metav1.LabelSelector) string {
+	for _, r := range selector.MatchExpressions {
+		if _, known := opposite[r.Operator]; !known {
+			return ": must be In, NotIn, Exists or DoesNotExist"
+		}
+	}
+	return ""
 }
 
 // unreachable returns the first rule that names CONNECT in a scope whose

@@ -27,7 +27,11 @@ func TestAScopeThatSelectsConnectionsByLabelsIsRefused(t *testing.T) {
 		"an exec noOpinion behind another rule": {
 			extension.Scope{Rules: append(extension.Pods(), extension.Connect("pods/exec")...), ObjectSelector: trusted}, "ObjectSelector: Rules[1] would never match",
 		},
-		"an exec noOpinion for all Pods":           {extension.Scope{Rules: extension.Connect("pods/exec")}, ""},
+		"an exec noOpinion for all Pods": {extension.Scope{Rules: extension.Connect("pods/exec")}, ""},
+		"an operator in lower case": {
+			extension.Scope{ObjectSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "in", Values: []string{"b"}}}}},
+			"must be In, NotIn, Exists or DoesNotExist",
+		},
 		"an exec noOpinion with an empty selector": {extension.Scope{Rules: extension.Connect("pods/exec"), ObjectSelector: &metav1.LabelSelector{}}, ""},
 		"Pods without a label":                     {extension.Scope{Rules: extension.Pods(), ObjectSelector: trusted}, ""},
 		"every operation, CONNECT among them":      {extension.Scope{Rules: extension.Resources("", "v1", []string{"pods/*"}, all), ObjectSelector: trusted}, ""},

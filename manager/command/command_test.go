@@ -243,6 +243,7 @@ func TestWhatIsWrongWithTheFlagsIsSaidOnStandardErrorWithExitCode2(t *testing.T)
 		"an unknown kubeconfig":  {[]string{"unregister", "--namespace=default", "--kubeconfig=/does/not/exist"}, "--kubeconfig: stat /does/not/exist"},
 		"an address with more":   {[]string{"start", "--namespace=default", "--advertise-host=https://x:443", "--kubeconfig=KUBECONFIG"}, "--advertise-host: \"https://x:443\": must be a DNS name or an address alone: the scheme is https, and the port is that of --port"},
 		"an address with a port": {[]string{"start", "--namespace=default", "--advertise-host=10.0.0.1:443", "--kubeconfig=KUBECONFIG"}, "--advertise-host: \"10.0.0.1:443\": must be"},
+		"an empty kubeconfig":    {[]string{"start", "--namespace=default", "--advertise-host=x", "--kubeconfig=/dev/null"}, "--kubeconfig: no connection to a cluster: /dev/null names none: name a kubeconfig"},
 		"an unknown mode":        {[]string{"start", "--namespace=default", "--mode=stamp=on", "--kubeconfig=KUBECONFIG"}, "--mode: stamp=\"on\": must be Enforce, Warn or Observe"},
 		"an unknown extension":   {[]string{"review", "--namespace=default", "--mode=stomp=warn", "--kubeconfig=KUBECONFIG", "-f", "KUBECONFIG"}, "no extension \"stomp\" answers admissions; there are stamp"},
 		"a file without modes":   {[]string{"review", "--namespace=default", "--modes-file=KUBECONFIG", "--kubeconfig=KUBECONFIG", "-f", "KUBECONFIG"}, "--modes-file: KUBECONFIG: "},
