@@ -244,9 +244,13 @@ var checkCases = map[string]func(*testing.T, *desk){
 		}
 	},
 	"a check that gives no answer in time": func(t *testing.T, d *desk) {
-		d.template(t, "short-lived", func(c *v1alpha1.AccessConfig) { c.DefaultDuration = "3s" })
+		d.template(t, "short-lived")
 		req := execRequest(d.namespace, "short-lived", "short-lived")
 		testkit.Create(t, as(t, alice), req)
+		await(t, req, "waits for the check", func() bool { return meta.FindStatusCondition(req.Status.Conditions, v1alpha1.ConditionChecked) != nil })
+		if err := patch(t, alice, req, `{"spec":{"duration":"1s"}}`); err != nil {
+			t.Fatal(err)
+		}
 		await(t, req, "has ended", func() bool { return fails(req, v1alpha1.ConditionAccessStillValid, v1alpha1.ReasonTimedOut) })
 		if !fails(req, v1alpha1.ConditionChecked, v1alpha1.ReasonTimedOut) || !d.told.says(req, "timed-out", "its check has not answered until") {
 			t.Errorf("it says %+v, and the records %q", req.Status, d.told.of(req))
