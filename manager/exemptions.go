@@ -3,10 +3,7 @@ package manager
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
-
-	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/webhook"
 )
@@ -26,25 +23,13 @@ func (m *Manager) readExemptions() error {
 
 // setExemptions sets those of the options and of a file.
 func (m *Manager) setExemptions(text []byte) error {
-	own := m.options.Serving.Exemptions
-	if err := webhook.CheckExemptions(m.parts.Handlers, own); err != nil {
-		return fmt.Errorf("Serving.Exemptions%w", err)
-	}
-	var file struct {
-		Exemptions []Exemption `json:"exemptions"`
-	}
-	err := yaml.UnmarshalStrict(text, &file)
+	all, err := entries(&m.exemptionsFile, text, "Serving.Exemptions", m.options.Serving.Exemptions, func(all []Exemption) error {
+		return webhook.CheckExemptions(m.parts.Handlers, all)
+	})
 	if err == nil {
-		err = webhook.CheckExemptions(m.parts.Handlers, file.Exemptions)
-		if err != nil {
-			err = fmt.Errorf("exemptions%w", err)
-		}
+		m.exemptions.Set(all)
 	}
-	if err != nil {
-		return m.exemptionsFile.wrong(err)
-	}
-	m.exemptions.Set(slices.Concat(own, file.Exemptions))
-	return nil
+	return err
 }
 
 // Exemptions returns the exemptions, for a program that sends requests of its own to the

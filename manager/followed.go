@@ -3,15 +3,21 @@ package manager
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"time"
+
+	"sigs.k8s.io/yaml"
 )
 
 // followed is a file of the operator that is read again when it changes.
 type followed struct {
-	// option is the field of the options with the path, and about names it in the metric.
+	// option is the field of the options with the path, and about is the field of the file
+	// with its entries.
 	option, path, about string
 	text                []byte // as it is followed
 }
@@ -43,8 +49,37 @@ func (f *followed) read() ([]byte, error) {
 	return text, nil
 }
 
-// wrong returns an error about the content.
-func (f *followed) wrong(err error) error { return fmt.Errorf("%s: %s: %w", f.option, f.path, err) }
+// entries returns those of an option, and after them those of the content of a file. An
+// error of check begins with the index of the entry.
+func entries[T any](f *followed, text []byte, option string, own []T, check func([]T) error) ([]T, error) {
+	if err := check(own); err != nil {
+		return nil, fmt.Errorf("%s%w", option, err)
+	}
+	more, err := decode[T](text, f.about)
+	if err == nil {
+		if err = check(more); err != nil {
+			err = fmt.Errorf("%s%w", f.about, err)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", f.option, f.path, err)
+	}
+	return slices.Concat(own, more), nil
+}
+
+// decode returns the entries of a document that has one field.
+func decode[T any](text []byte, field string) (all []T, err error) {
+	var document map[string]json.RawMessage
+	if err := yaml.UnmarshalStrict(text, &document); err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(document)) {
+		if name != field {
+			return nil, fmt.Errorf("unknown field %q: the entries are in %q", name, field)
+		}
+	}
+	return all, yaml.UnmarshalStrict(document[field], &all)
+}
 
 // follow reads a file again until ctx ends. When it has changed, it calls take with the
 // content. If that is wrong, what was before stays in force, and that is told once.

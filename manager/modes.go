@@ -2,14 +2,11 @@ package manager
 
 import (
 	"context"
-	"fmt"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
@@ -22,24 +19,9 @@ type ModeRule = webhook.ModeRule
 
 // modeRules returns the rules: first those of the options, then those of the file.
 func (m *Manager) modeRules(text []byte) ([]ModeRule, error) {
-	options := &m.options.Registration
-	if err := webhook.CheckModes(m.parts.Handlers, options.Modes); err != nil {
-		return nil, fmt.Errorf("Registration.Modes%w", err)
-	}
-	var file struct {
-		Modes []ModeRule `json:"modes"`
-	}
-	err := yaml.UnmarshalStrict(text, &file)
-	if err == nil {
-		err = webhook.CheckModes(m.parts.Handlers, file.Modes)
-		if err != nil {
-			err = fmt.Errorf("modes%w", err)
-		}
-	}
-	if err != nil {
-		return nil, m.modes.file.wrong(err)
-	}
-	return slices.Concat(options.Modes, file.Modes), nil
+	return entries(&m.modes.file, text, "Registration.Modes", m.options.Registration.Modes, func(rules []ModeRule) error {
+		return webhook.CheckModes(m.parts.Handlers, rules)
+	})
 }
 
 // modeState is what is known of the modes of a running manager.
