@@ -88,7 +88,7 @@ type Scope struct {
 
 // InNamespaces selects the namespaces of these names, of which there must be at least one.
 // The extension's Rights are granted in each of them, and nowhere else: see [Entitled].
-// What it Reads is that of the watched namespaces all the same: see [Reader].
+// Its Reads are of the watched namespaces all the same: see [Reader].
 func InNamespaces(names ...string) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 		{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: names},

@@ -3,9 +3,9 @@
 // start to a drained stop.
 //
 //	mgr, err := manager.New(manager.Options{
-//		Namespaces:        []string{"apps"},      // whose Pods
-//		WebhookNamespace: "my-system", // where we are
-//		ServiceName:      "my-ext",    // and how the API server reaches us
+//		Namespaces:       []string{"apps"}, // whose Pods
+//		WebhookNamespace: "my-system",      // where we are
+//		ServiceName:      "my-ext",         // and how the API server reaches us
 //	})
 //	err = mgr.AddExtension(myExtension)
 //	err = mgr.Start(ctrl.SetupSignalHandler())

@@ -274,8 +274,8 @@ func wantOf(mode extension.Mode, outcome string) string {
 	return string(metav1.StatusReasonInternalError)
 }
 
-// What is in no namespace has the mode of the rules without a selector, and a Namespace that
-// of its own labels. Nothing is called twice, or not at all.
+// An object in no namespace has the mode of the rules without a selector, a Namespace the mode
+// of its own labels. No object reaches the extension twice, or not at all.
 func TestObjectsInNoNamespaceHaveAMode(t *testing.T) {
 	t.Parallel()
 	home := newNamespace(t)

@@ -94,11 +94,14 @@ func (x *Exemption) problems(handlers []*extension.Handler) map[string]error {
 
 // exemptable returns an error unless a scope allows exemptions.
 func exemptable(s extension.Scope) error {
-	if len(s.Modes) == 1 && s.Modes[0] == extension.Enforce {
+	if guards(s) {
 		return errors.New("it allows no exemption, since a right or a record depends on it (its Scope.Modes have Enforce alone)")
 	}
 	return nil
 }
+
+// guards reports whether a right or a record depends on an extension.
+func guards(s extension.Scope) bool { return len(s.Modes) == 1 && s.Modes[0] == extension.Enforce }
 
 // Exemptions are the exemptions of a process. They may change while it serves.
 type Exemptions struct {
@@ -155,7 +158,7 @@ func (x *Exemptions) of(h *host.Handler, request *admissionv1.AdmissionRequest) 
 		return nil
 	}
 	all := x.all.Load()
-	if all == nil || len(*all) == 0 || exemptable(h.Scope) != nil {
+	if all == nil || len(*all) == 0 || guards(h.Scope) {
 		return nil
 	}
 	now := x.clock.Now()

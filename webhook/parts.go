@@ -12,7 +12,7 @@ type part struct {
 	selector *metav1.LabelSelector
 	// holds are the rules whose selectors select it.
 	holds map[int]bool
-	// rest is set for one part that no rule selects. What is in no namespace belongs to it.
+	// rest is set for one part that no rule selects, to which objects in no namespace belong.
 	rest bool
 }
 

@@ -274,20 +274,36 @@ func (p *Parts) rights(selected func(entitled) bool) Rights {
 		if !selected(e) {
 			continue
 		}
-		if asks, ok := e.part.(extension.Entitled); ok {
-			all.grant(e, asks.Rights())
+		asked := asks(e.part)
+		all.grant(e, asked.scope)
+		for namespace, rules := range asked.namespaces {
+			all.Namespaces[namespace] = AppendNew(all.Namespaces[namespace], rules...)
 		}
-		if asks, ok := e.part.(extension.NamespaceEntitled); ok {
-			for namespace, rules := range asks.NamespaceRights() {
-				all.Namespaces[namespace] = AppendNew(all.Namespaces[namespace], rules...)
-			}
-		}
-		if asks, ok := e.part.(extension.ClusterEntitled); ok {
-			all.Cluster = AppendNew(all.Cluster, asks.ClusterRights()...)
-		}
+		all.Cluster = AppendNew(all.Cluster, asked.cluster...)
 		if asks, ok := e.part.(extension.AggregateEntitled); ok && !slices.Contains(all.Aggregates, asks.AggregateLabel()) {
 			all.Aggregates = append(all.Aggregates, asks.AggregateLabel())
 		}
+	}
+	return all
+}
+
+// asked are the rules that a part asks for: where it gets admissions, in namespaces by name,
+// and in the whole cluster.
+type asked struct {
+	scope      []rbacv1.PolicyRule
+	namespaces map[string][]rbacv1.PolicyRule
+	cluster    []rbacv1.PolicyRule
+}
+
+func asks(part any) (all asked) {
+	if p, ok := part.(extension.Entitled); ok {
+		all.scope = p.Rights()
+	}
+	if p, ok := part.(extension.NamespaceEntitled); ok {
+		all.namespaces = p.NamespaceRights()
+	}
+	if p, ok := part.(extension.ClusterEntitled); ok {
+		all.cluster = p.ClusterRights()
 	}
 	return all
 }
@@ -303,17 +319,10 @@ type Right struct {
 // EachRight calls visit for each rule that a part asks for, until it returns an error.
 func (p *Parts) EachRight(visit func(Right) error) error {
 	for _, e := range p.entitled {
-		of := map[string][]rbacv1.PolicyRule{}
-		if asks, ok := e.part.(extension.Entitled); ok {
-			of["Rights"] = asks.Rights()
-		}
-		if asks, ok := e.part.(extension.NamespaceEntitled); ok {
-			for _, namespace := range slices.Sorted(maps.Keys(asks.NamespaceRights())) {
-				of["NamespaceRights"] = append(of["NamespaceRights"], asks.NamespaceRights()[namespace]...)
-			}
-		}
-		if asks, ok := e.part.(extension.ClusterEntitled); ok {
-			of["ClusterRights"] = asks.ClusterRights()
+		asked := asks(e.part)
+		of := map[string][]rbacv1.PolicyRule{"Rights": asked.scope, "ClusterRights": asked.cluster}
+		for _, namespace := range slices.Sorted(maps.Keys(asked.namespaces)) {
+			of["NamespaceRights"] = append(of["NamespaceRights"], asked.namespaces[namespace]...)
 		}
 		for _, method := range slices.Sorted(maps.Keys(of)) {
 			for i, rule := range of[method] {

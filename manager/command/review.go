@@ -89,8 +89,8 @@ object of a kind that no API server has; the others are reviewed.
 Exit codes: 0 everything is admitted; 1 something is denied or not converted, an extension
 with failure policy Fail failed, an extension changed an object in vain or changed a field
 that must not change, lacks a right or reads what it does not declare, or with --strict an
-object reached no extension or has an unknown field; 2 a flag, a manifest or a scope is wrong, or something is
-missing.`
+object reached no extension or has an unknown field; 2 a flag, a manifest or a scope is
+wrong, or something is missing.`
 
 func newReview(name string, f *flags, build Build) *cobra.Command {
 	r := &review{flags: f, build: build}

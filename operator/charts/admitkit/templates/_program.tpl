@@ -557,7 +557,7 @@ ADMITKIT_{{ . | upper | replace "-" "_" }}
 {{- $named := .Values.access.namespaces | default list -}}
 {{- if .Values.access.enabled -}}
 {{- if not (or $named .Values.watchNamespaces) -}}
-{{- fail "access.namespaces: required, because watchNamespaces is empty: name the namespaces in which access may be granted, or set it to [\"*\"] for all but the control plane's and the manager's own. Whoever takes over the process that reconciles can do there what an administrator can, with * in the whole cluster" -}}
+{{- fail "access.namespaces: required, because watchNamespaces is empty: name the namespaces in which access may be granted, or set it to [\"*\"] for all but the control plane's and the manager's own. The process that reconciles can do there what an administrator can, and so can somebody who takes it over, with * in the whole cluster" -}}
 {{- end -}}
 {{- if and (has "*" $named) (gt (len $named) 1) -}}
 {{- fail "access.namespaces: * stands for all, and must be alone" -}}
