@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,10 +18,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/internal/registration"
+	"github.com/admitkit/admitkit/manager/internal/apiserver"
 )
 
 // complete validates the options and fills in the defaults. Every error begins with
@@ -230,19 +229,9 @@ func (o *Options) completeConnection() error {
 	case o.RESTConfig != nil:
 		o.RESTConfig = rest.CopyConfig(o.RESTConfig)
 	default:
-		if o.KubeConfig != "" {
-			if _, err := os.Stat(o.KubeConfig); err != nil {
-				return fmt.Errorf("KubeConfig: %w", err)
-			}
-		}
-		rules := clientcmd.NewDefaultClientConfigLoadingRules()
-		rules.ExplicitPath = o.KubeConfig
-		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
-		if clientcmd.IsEmptyConfig(err) { // its text names a variable that nobody uses
-			return fmt.Errorf("KubeConfig: no connection to a cluster: %s names none: name a kubeconfig with a current context, or run in a Pod", cmp.Or(o.KubeConfig, "$KUBECONFIG or ~/.kube/config"))
-		}
+		config, err := apiserver.Config(o.KubeConfig)
 		if err != nil {
-			return fmt.Errorf("KubeConfig: no connection to a cluster: %w", err)
+			return fmt.Errorf("KubeConfig: %w", err)
 		}
 		o.RESTConfig = config
 	}

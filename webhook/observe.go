@@ -6,9 +6,6 @@ import (
 	"maps"
 	"net/http"
 	"runtime/debug"
-	"slices"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -110,7 +107,7 @@ func (p *passage) found(handler *host.Handler, meter *meter, alone *passage) {
 		}
 		meter.would(wouldDeny, p.object.request.Operation)
 	case len(alone.response.Patch) > 0:
-		verb, finding = "change", changedFields(alone.response.Patch)
+		verb, finding = "change", jsonpatch.Fields(alone.response.Patch)
 		meter.would(wouldChange, p.object.request.Operation)
 	}
 	if verb != "" {
@@ -121,46 +118,4 @@ func (p *passage) found(handler *host.Handler, meter *meter, alone *passage) {
 		p.sampled.Info("an extension would "+verb+" an object", append(about(p.object.request),
 			zap.String("extension", handler.Name), zap.String("mode", string(p.mode)), zap.String("finding", finding))...)
 	}
-}
-
-// maxFields bounds how many fields are named.
-const maxFields = 20
-
-// changedFields names the fields that a patch changes, such as spec.containers[0].image.
-func changedFields(text []byte) string {
-	patch, err := jsonpatch.Decode(text)
-	if err != nil {
-		return err.Error()
-	}
-	var fields []string
-	for _, path := range patch.Paths() {
-		if field := fieldOf(path); !slices.Contains(fields, field) {
-			fields = append(fields, field)
-		}
-	}
-	more := ""
-	if len(fields) > maxFields {
-		fields, more = fields[:maxFields], fmt.Sprintf(" and %d more", len(fields)-maxFields)
-	}
-	return strings.Join(fields, ", ") + more
-}
-
-// fieldOf names the field of a path.
-func fieldOf(path []string) string {
-	var name strings.Builder
-	for i, step := range path {
-		_, err := strconv.Atoi(step)
-		switch {
-		case err == nil || step == "-":
-			name.WriteString("[" + step + "]")
-		case strings.ContainsAny(step, "./"):
-			name.WriteString("[" + strconv.Quote(step) + "]")
-		default:
-			if i > 0 {
-				name.WriteByte('.')
-			}
-			name.WriteString(step)
-		}
-	}
-	return name.String()
 }

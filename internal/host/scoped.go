@@ -40,7 +40,7 @@ func (r *Rights) grant(e entitled, rules []rbacv1.PolicyRule) {
 	}
 	composite := e.serves && e.reconciles
 	if len(e.selectors) == 1 && !composite {
-		if names, named := namespacesOf(e.selectors[0]); named {
+		if names, named := NamespacesOf(e.selectors[0]); named {
 			for _, name := range names {
 				r.Namespaces[name] = AppendNew(r.Namespaces[name], rules...)
 			}
@@ -59,7 +59,7 @@ func (r *Rights) grant(e entitled, rules []rbacv1.PolicyRule) {
 // Beyond returns the selectors that select more than the watched namespaces.
 func Beyond(watched []string, selectors []*metav1.LabelSelector) []*metav1.LabelSelector {
 	return slices.DeleteFunc(slices.Clone(selectors), func(selector *metav1.LabelSelector) bool {
-		names, named := namespacesOf(selector)
+		names, named := NamespacesOf(selector)
 		return named && !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(watched, name) })
 	})
 }
@@ -71,8 +71,8 @@ func saysWhere(part any) bool {
 	return named || everywhere
 }
 
-// namespacesOf returns the only namespaces that a selector can select, if it names them.
-func namespacesOf(selector *metav1.LabelSelector) (names []string, named bool) {
+// NamespacesOf returns the only namespaces that a selector can select, if it names them.
+func NamespacesOf(selector *metav1.LabelSelector) (names []string, named bool) {
 	narrow := func(to []string) {
 		if !named {
 			names, named = slices.Clone(to), true

@@ -59,6 +59,9 @@ type Options struct {
 	Converters []*host.Converter
 	// Forbidden returns the calls without the right since its last call. It may be nil.
 	Forbidden func() []string
+	// Lean leaves out what costs more than the admission itself: why a webhook is not
+	// called, and what the extensions do in vain. Check needs it.
+	Lean bool
 }
 
 // New returns an engine that calls the webhooks.
@@ -69,7 +72,11 @@ func New(webhooks []*webhook.Webhook, options Options) *Engine {
 	}
 	options.Webhook.OnStep = e.note
 	for _, w := range webhooks {
-		e.hooks = append(e.hooks, &hook{Webhook: w, handler: e.observed(w).Handler(options.Webhook)})
+		called := w
+		if !options.Lean {
+			called = e.observed(w)
+		}
+		e.hooks = append(e.hooks, &hook{Webhook: w, handler: called.Handler(options.Webhook)})
 	}
 	return e
 }
@@ -203,10 +210,14 @@ type NotCalled struct {
 	Reason string
 }
 
-func (o *Outcome) notCalled(h *hook, req *Request) {
+// notCalled notes that a webhook is not called, and why.
+func (e *Engine) notCalled(h *hook, req *Request, out *Outcome) {
+	if e.options.Lean {
+		return
+	}
 	current := *req
-	current.Object = o.Object
-	o.NotCalled = append(o.NotCalled, NotCalled{h.Webhook, current.Why(h.Scope)})
+	current.Object = out.Object
+	out.NotCalled = append(out.NotCalled, NotCalled{h.Webhook, current.Why(h.Scope)})
 }
 
 // Admit sends a request through the webhooks. Denials and failures of webhooks are
@@ -231,7 +242,7 @@ func (e *Engine) Admit(ctx context.Context, req *Request) (*Outcome, error) {
 			return out, err
 		}
 		if !matches {
-			out.notCalled(h, req)
+			e.notCalled(h, req, out)
 			continue
 		}
 		if _, err := e.call(ctx, h, req, seen, out); err != nil {
@@ -257,7 +268,7 @@ func (e *Engine) mutate(ctx context.Context, req *Request, out *Outcome) error {
 			}
 			if !matches {
 				if round == 0 {
-					out.notCalled(h, req)
+					e.notCalled(h, req, out)
 				}
 				continue
 			}
@@ -328,7 +339,7 @@ func (e *Engine) addSteps(h *hook, seen *Request, out *Outcome) error {
 		added := Step{
 			Step: step, Webhook: h.Webhook, seen: seen, Before: before, Effects: traces[i].effects, Forbidden: traces[i].forbidden, Lost: traces[i].lost,
 		}
-		if h.Mutates() && len(before) > 0 && len(step.Object) > 0 {
+		if !e.options.Lean && h.Mutates() && len(before) > 0 && len(step.Object) > 0 {
 			var err error
 			if added.Refused, added.Vain, err = seen.Lost(before, step.Object); err != nil {
 				return fmt.Errorf("extension %s: %w", step.Extension, err)

@@ -114,6 +114,15 @@ func (k *Kinds) NewRequest(operation admissionv1.Operation, object, old *unstruc
 	return nil, fmt.Errorf("operation %q: must be CREATE, UPDATE, DELETE or CONNECT", operation)
 }
 
+// Stored returns the request of an object that a cluster stores, in the version in which
+// the cluster has it: nothing about it is a guess.
+func Stored(operation admissionv1.Operation, kind schema.GroupVersionKind, resource schema.GroupVersionResource, namespace, name string, object, old []byte) *Request {
+	if kinds.IsNamespace(kind) {
+		namespace = name
+	}
+	return &Request{Operation: operation, Kind: kind, Resource: resource, Namespace: namespace, Name: name, Object: object, OldObject: old, known: true}
+}
+
 // complete returns a copy of an object with what an API server sets before it calls
 // a webhook and by which it decides whether to call it.
 func (k *Kinds) complete(object *unstructured.Unstructured, namespace string) *unstructured.Unstructured {

@@ -15,6 +15,7 @@
 //	my-ext check      ask the API server whether the webhooks are registered, and answer
 //	my-ext unregister remove the webhook configurations, what the extensions made, and the Secrets
 //	my-ext review     run the extensions on manifests, without a cluster
+//	my-ext scan       run the extensions on what the cluster stores, and change nothing
 //	my-ext manifests  print the manifests of an installation
 //	my-ext version    print the version of the program, and that of admitkit in it
 //
@@ -33,7 +34,8 @@
 //
 //	0  done; also after SIGINT or SIGTERM
 //	1  it failed, or review denied something, found a change in vain or a call without the
-//	   right to it, or with --strict an object that reaches no extension
+//	   right to it, or with --strict an object that reaches no extension; or scan found
+//	   something that is denied, stuck or failed
 //	2  the request is wrong: a flag, an option, an extension, a scope, a manifest
 package command
 
@@ -92,7 +94,7 @@ func New(name string, build Build, options ...Option) *cobra.Command {
 Each flag can also be set by an environment variable: --webhook-namespace by
 ADMITKIT_WEBHOOK_NAMESPACE. The flag wins.
 
-Exit codes: 0 done; 1 failed, or denied by review; 2 a flag, option, scope or manifest is wrong.`,
+Exit codes: 0 done; 1 failed, or denied by review or scan; 2 a flag, option, scope or manifest is wrong.`,
 		Version:       buildinfo.Get().Short(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -100,7 +102,7 @@ Exit codes: 0 done; 1 failed, or denied by review; 2 a flag, option, scope or ma
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return wrong(err) })
 	f.bind(root, name)
 	s := subcommands{f, build}
-	root.AddCommand(s.start(), s.register(), s.serve(), s.reconcile(), s.check(), s.unregister(), newReview(name, f, build), newManifests(name, f, build), newVersion())
+	root.AddCommand(s.start(), s.register(), s.serve(), s.reconcile(), s.check(), s.unregister(), newReview(name, f, build), newScan(name, f, build), newManifests(name, f, build), newVersion())
 	for _, sub := range root.Commands() {
 		run := sub.RunE
 		sub.RunE = func(cmd *cobra.Command, args []string) error { return f.inFlags(cmd.Flags(), run(cmd, args)) }

@@ -118,12 +118,12 @@ func (f *flags) bindServing(set *pflag.FlagSet) {
 // ofReview are the flags that change what a review says.
 var ofReview = []string{"namespace", "pod-selector", "webhook-namespace", "fingerprint", "failure-policy", "exclude-namespaces", "mode", "modes-file", "exemptions-file", "reconciler-user", "zap-log-level"}
 
-// hide keeps the flags out of the help that change nothing in a review. show lists them
-// again.
-func (f *flags) hide(set *pflag.FlagSet) (show func()) {
+// hide keeps the flags out of the help that change nothing in a command, for which only some
+// count. show lists them again.
+func (f *flags) hide(set *pflag.FlagSet, count []string) (show func()) {
 	var hidden []*pflag.Flag
 	set.VisitAll(func(flag *pflag.Flag) {
-		if slices.Contains(f.bound, flag.Name) && !slices.Contains(ofReview, flag.Name) && !flag.Hidden {
+		if slices.Contains(f.bound, flag.Name) && !slices.Contains(count, flag.Name) && !flag.Hidden {
 			flag.Hidden = true
 			hidden = append(hidden, flag)
 		}

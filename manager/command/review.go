@@ -121,7 +121,7 @@ func newReview(name string, f *flags, build Build) *cobra.Command {
 	set.StringToStringVar(&r.conditions, "match-conditions", nil, "what match conditions evaluate to: NAME=true or NAME=false; they are not evaluated")
 	set.BoolVar(&r.dryRun, "dry-run", false, "make the request a dry run")
 	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
-		defer f.hide(cmd.InheritedFlags())()
+		defer f.hide(cmd.InheritedFlags(), ofReview)()
 		cmd.Parent().HelpFunc()(cmd, args)
 	})
 	return cmd
@@ -378,11 +378,8 @@ func (r *review) results() (map[string]bool, error) {
 
 // engine makes the manager, with the cluster in memory behind it. Call stop in the end.
 func (r *review) engine(cmd *cobra.Command, cluster *memcluster.Cluster) (engine *offline.Engine, stop func(), err error) {
-	if cmd.Flags().Lookup("zap-log-level").Value.String() == "" {
-		// The log would hide what the extensions do.
-		if err := cmd.Flags().Set("zap-log-level", "error"); err != nil {
-			return nil, nil, err
-		}
+	if err := quiet(cmd); err != nil {
+		return nil, nil, err
 	}
 	options, err := r.flags.complete(cmd)
 	if err != nil {
@@ -394,15 +391,7 @@ func (r *review) engine(cmd *cobra.Command, cluster *memcluster.Cluster) (engine
 	}
 	options = withCluster(options, account)
 	cluster.SetScheme(options.Scheme)
-	if len(options.Namespaces) != 1 {
-		options.WebhookNamespace = cmp.Or(options.WebhookNamespace, nowhere)
-	}
-	// The way to the webhooks does not matter here, and manifests would refuse some of it.
-	options.OperatorFingerprint = cmp.Or(options.OperatorFingerprint, options.ServiceName)
-	options.ServiceName, options.Certificates.Dir, options.Registration.ForeignCABundle = "", "", false
-	options.Serving.AdvertiseHost = cmp.Or(options.Serving.AdvertiseHost, "review.invalid")
-	options.Serving.HealthAddress, options.Serving.MetricsAddress, options.Serving.MetricsSecure = "", "", false
-	mgr, err := newManager(options, r.build)
+	mgr, err := newManager(unserved(options), r.build)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -423,6 +412,28 @@ func (r *review) engine(cmd *cobra.Command, cluster *memcluster.Cluster) (engine
 	with := offline.Options{Forbidden: cluster.TakeForbidden, Converters: mgr.Converters()}
 	with.Webhook.Exemptions = mgr.Exemptions()
 	return offline.New(webhooks, with), stop, nil
+}
+
+// quiet logs errors alone, unless the user wants more: the log would hide what the
+// extensions do.
+func quiet(cmd *cobra.Command) error {
+	if cmd.Flags().Lookup("zap-log-level").Value.String() != "" {
+		return nil
+	}
+	return cmd.Flags().Set("zap-log-level", "error")
+}
+
+// unserved returns the options of a manager whose webhooks nobody calls. The way to them
+// does not matter then, and manifests would refuse some of it.
+func unserved(options manager.Options) manager.Options {
+	if len(options.Namespaces) != 1 {
+		options.WebhookNamespace = cmp.Or(options.WebhookNamespace, nowhere)
+	}
+	options.OperatorFingerprint = cmp.Or(options.OperatorFingerprint, options.ServiceName)
+	options.ServiceName, options.Certificates.Dir, options.Registration.ForeignCABundle = "", "", false
+	options.Serving.AdvertiseHost = cmp.Or(options.Serving.AdvertiseHost, "review.invalid")
+	options.Serving.HealthAddress, options.Serving.MetricsAddress, options.Serving.MetricsSecure = "", "", false
+	return options
 }
 
 // startCache starts a cache, for extensions that read through it. It returns when the

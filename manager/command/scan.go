@@ -1,0 +1,175 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	authenticationv1 "k8s.io/api/authentication/v1"
+
+	"github.com/admitkit/admitkit/internal/offline"
+	"github.com/admitkit/admitkit/internal/scan"
+	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/manager/internal/apiserver"
+)
+
+// scanning runs the extensions on what a cluster stores.
+type scanning struct {
+	flags *flags
+	build Build
+
+	output   string
+	user     string
+	groups   []string
+	findings int
+}
+
+const aboutScan = `Run the extensions on every object that the cluster stores and their scopes cover, and
+print what they would refuse or change, by extension and namespace. It changes nothing:
+each request is a dry run, and what an extension writes all the same is refused.
+
+Each object counts as one that is created, and as an update that changes nothing:
+
+  DENIED    it could not be created today
+  STUCK     nobody can update it, not even its labels or finalizers
+  CHANGED   an extension would change it
+  FAILED    an extension had an error, panicked or took too long
+  EXEMPTED  an exemption let it pass an extension
+
+All modes count, so that you see what enforcing would do. What has no stored object, such
+as CONNECT, DELETE and requests to subresources, is named. If an extension decides by the
+user, which is tried on a sample, that is said: set --user.
+
+It lists each resource in pages of one snapshot, and needs the right to list what the scopes
+cover, to list namespaces, and what the extensions read.
+
+The flags of the other subcommands are accepted, and those that are not listed here change
+nothing.
+
+Exit codes: 0 nothing is denied, stuck or failed; 1 something is; 2 a flag or a scope is
+wrong, or something could not be scanned.`
+
+func newScan(name string, f *flags, build Build) *cobra.Command {
+	s := &scanning{flags: f, build: build}
+	cmd := &cobra.Command{
+		Use:   "scan",
+		Short: "Run the extensions on what the cluster stores, and change nothing",
+		Long:  aboutScan,
+		Example: strings.ReplaceAll(`  NAME scan
+  NAME scan --namespace shop --user alice --groups developers
+  NAME scan -o sarif > scan.sarif`, "NAME", name),
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd) },
+	}
+	set := cmd.Flags()
+	set.StringVarP(&s.output, "output", "o", "table", strings.Join(scan.Formats(), ", "))
+	set.StringVar(&s.user, "user", "", "user who makes the requests (default: admin, in the group system:masters)")
+	set.StringSliceVar(&s.groups, "groups", nil, "groups of the user, in addition to system:authenticated")
+	set.IntVar(&s.findings, "findings", scan.DefaultFindings, "how many findings are kept; the rest is only counted")
+	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		defer f.hide(cmd.InheritedFlags(), append(ofReview, "kubeconfig"))()
+		cmd.Parent().HelpFunc()(cmd, args)
+	})
+	return cmd
+}
+
+func (s *scanning) run(cmd *cobra.Command) error {
+	options, err := s.options(cmd)
+	if err != nil {
+		return wrong(err)
+	}
+	mgr, err := newManager(options, s.build)
+	if err != nil {
+		return err
+	}
+	webhooks, err := mgr.Webhooks(cmd.Context())
+	if err != nil {
+		return wrong(err)
+	}
+	defer startCache(cmd.Context(), mgr.GetKubeManager().GetCache())()
+	with := scan.Options{Client: mgr.GetKubeManager().GetHTTPClient(), Webhooks: webhooks, Findings: s.findings, Engine: offline.Options{Converters: mgr.Converters()}}
+	with.Engine.Webhook.Exemptions = mgr.Exemptions()
+	if with.Config, err = mgr.GetKubeConnection(); err != nil {
+		return err
+	}
+	if s.user != "" {
+		with.User = &authenticationv1.UserInfo{Username: s.user, Groups: append(s.groups, "system:authenticated")}
+	}
+	done := func() {}
+	if out, is := cmd.ErrOrStderr().(*os.File); is && term.IsTerminal(int(out.Fd())) {
+		with.Progress, done = progress(out)
+	}
+	result, err := scan.Run(cmd.Context(), with)
+	done()
+	if err != nil {
+		return err
+	}
+	if err := result.Write(cmd.OutOrStdout(), s.output, cmd.Root().Name()); err != nil {
+		return err
+	}
+	return problemOf(result)
+}
+
+// options returns those of a manager that only reads.
+func (s *scanning) options(cmd *cobra.Command) (manager.Options, error) {
+	switch {
+	case !slices.Contains(scan.Formats(), s.output):
+		return manager.Options{}, fmt.Errorf("--output: %q: must be %s", s.output, strings.Join(scan.Formats(), ", "))
+	case len(s.groups) > 0 && s.user == "":
+		return manager.Options{}, errors.New("--groups: set --user too")
+	case s.findings < 1:
+		return manager.Options{}, fmt.Errorf("--findings: %d: must be at least 1", s.findings)
+	}
+	if err := quiet(cmd); err != nil {
+		return manager.Options{}, err
+	}
+	options, err := s.flags.complete(cmd)
+	if err != nil {
+		return options, err
+	}
+	if options.RESTConfig == nil {
+		if options.RESTConfig, err = apiserver.Config(options.KubeConfig); err != nil {
+			return options, fmt.Errorf("manager options: KubeConfig: %w", err)
+		}
+		options.KubeConfig = ""
+	}
+	options.RESTConfig.Wrap(scan.ReadOnly)
+	return unserved(options), nil
+}
+
+// progress shows on a terminal how far a scan is. done removes it.
+func progress(out io.Writer) (show func(resource string, done, all int), done func()) {
+	const clear = "\r\x1b[K"
+	return func(resource string, count, all int) {
+			of := ""
+			if all > 0 {
+				of = fmt.Sprintf(" of %d", all)
+			}
+			fmt.Fprintf(out, "%s%s: %d%s", clear, resource, count, of)
+		}, func() {
+			fmt.Fprint(out, clear)
+		}
+}
+
+// problemOf returns why the scan fails, nil if it does not.
+func problemOf(result *scan.Result) error {
+	var problems []string
+	for _, outcome := range []scan.Outcome{scan.Denied, scan.Stuck, scan.Failed} {
+		if total := result.Total(outcome); total > 0 {
+			problems = append(problems, fmt.Sprintf("%d %s", total, outcome))
+		}
+	}
+	var found error
+	if len(problems) > 0 {
+		found = errors.New(strings.Join(problems, ", "))
+	}
+	if len(result.Incomplete) > 0 {
+		return wrong(errors.Join(found, fmt.Errorf("not everything could be scanned:\n  %s", strings.Join(result.Incomplete, "\n  "))))
+	}
+	return found
+}

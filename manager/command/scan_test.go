@@ -1,0 +1,180 @@
+package command_test
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/xml"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/testkit"
+	"github.com/admitkit/admitkit/manager"
+)
+
+// scanned adds an extension for each thing that a scan may find. Each decides by a key of
+// its own name in the data of a ConfigMap.
+func scanned(mgr *manager.Manager) error {
+	const created, updated, deleted = admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete
+	rules := func(group, resource string, operations ...admissionregistrationv1.OperationType) []admissionregistrationv1.RuleWithOperations {
+		return []admissionregistrationv1.RuleWithOperations{{Operations: operations, Rule: admissionregistrationv1.Rule{
+			APIGroups: []string{group}, APIVersions: []string{"v1"}, Resources: []string{resource},
+		}}}
+	}
+	configMaps := rules("", "configmaps", created, updated)
+	says := func(name string, decide func(ctx context.Context, o *corev1.ConfigMap, req *extension.Request) error) any {
+		return extension.ValidatingFunc(func(ctx context.Context, o *corev1.ConfigMap, req *extension.Request) error {
+			if o.Data[name] == "" {
+				return nil
+			}
+			return decide(ctx, o, req)
+		}, extension.Scope{Name: name, Rules: configMaps})
+	}
+	never := func(context.Context, runtime.Object, *extension.Request) error { return extension.Deny("never") }
+	for _, e := range []any{
+		says("denied", func(_ context.Context, o *corev1.ConfigMap, _ *extension.Request) error {
+			return extension.Deny(o.Data["denied"])
+		}),
+		says("fixed", func(_ context.Context, o *corev1.ConfigMap, req *extension.Request) error {
+			if req.Operation == admissionv1.Update {
+				return extension.Deny(o.Data["fixed"])
+			}
+			return nil
+		}),
+		says("panics", func(context.Context, *corev1.ConfigMap, *extension.Request) error { panic("no") }),
+		says("users", func(_ context.Context, o *corev1.ConfigMap, req *extension.Request) error {
+			if slices.Contains(req.User().Groups, "system:masters") {
+				return nil
+			}
+			return extension.Deny(o.Data["users"])
+		}),
+		says("writes", func(ctx context.Context, o *corev1.ConfigMap, _ *extension.Request) error {
+			written := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: "written"}}
+			return mgr.GetKubeManager().GetClient().Create(ctx, written)
+		}),
+		extension.MutatingFunc(func(_ context.Context, o *corev1.ConfigMap, _ *extension.Request) error {
+			if o.Data["stamp"] != "" {
+				metav1.SetMetaDataLabel(&o.ObjectMeta, "stamp", "yes")
+			}
+			return nil
+		}, extension.Scope{Name: "stamp", Rules: configMaps}),
+		extension.ValidatingFunc(func(_ context.Context, o *autoscalingv1.HorizontalPodAutoscaler, _ *extension.Request) error {
+			return extension.Denyf("it has %d replicas", o.Spec.MaxReplicas)
+		}, extension.Scope{Name: "old", Rules: rules("autoscaling", "horizontalpodautoscalers", created)}),
+		extension.ValidatingFunc(never, extension.Scope{Name: "exec", Rules: extension.Connect("pods/exec")}),
+		extension.ValidatingFunc(never, extension.Scope{Name: "deletion", Rules: rules("", "configmaps", deleted)}),
+		extension.ValidatingFunc(never, extension.Scope{Name: "status", Rules: rules("", "pods/status", updated)}),
+		extension.ValidatingFunc(never, extension.Scope{Name: "absent", Rules: rules("example.com", "kites", created)}),
+	} {
+		if err := mgr.AddExtension(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestAScanFindsWhatWouldBeRefusedOrChanged(t *testing.T) {
+	t.Parallel()
+	namespace, other := newNamespace(t), newNamespace(t)
+	kube := testkit.Client(t, cluster.Admin(), nil)
+	for _, in := range []string{namespace, namespace, other} {
+		for _, key := range []string{"denied", "fixed", "panics", "users", "writes", "stamp", "fine"} {
+			testkit.Create(t, kube, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: in, GenerateName: key + "-"}, Data: map[string]string{key: "because"}})
+		}
+	}
+	testkit.Create(t, kube, &autoscalingv2.HorizontalPodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"},
+		Spec:       autoscalingv2.HorizontalPodAutoscalerSpec{MaxReplicas: 3, ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}},
+	})
+	of := func(args ...string) []string {
+		return append([]string{"scan", "--kubeconfig=" + cluster.Admin().KubeConfig, "--namespace=" + namespace + "," + other}, args...)
+	}
+
+	t.Run("in a table for people", func(t *testing.T) {
+		stdout, stderr, code := runBuilt(t, scanned, "", of("--mode=stamp=observe")...)
+		if code != 1 || stderr != "4 denied, 6 stuck, 6 failed" {
+			t.Errorf("%d: %s", code, stderr)
+		}
+		stdout = regexp.MustCompile(" +").ReplaceAllString(stdout, " ")
+		for _, line := range []string{
+			"denied Enforce " + other + " 7 1 1 0 0 0",
+			"fixed Enforce " + namespace + " 14 0 2 0 0 0",
+			"panics Enforce " + namespace + " 14 0 0 0 2 0",
+			"stamp Observe " + namespace + " 14 0 0 2 0 0",
+			"old Enforce " + namespace + " 1 1 0 0 0 0",
+			" HorizontalPodAutoscaler " + namespace + "/web denied: it has 3 replicas",
+			"stuck, denied: because",
+			"changed: it would change metadata.labels",
+			"a scan changes nothing in the cluster, and does not pass on POST /api/v1/namespaces/" + other + "/configmaps",
+			"exec: CONNECT of pods/exec: no stored object says who would ask for it, and when",
+			"deletion: DELETE of configmaps: ", "status: pods/status: ", `absent: kites: the API server serves no such resource in group "example.com"`,
+			"users: the decision depends on the user",
+		} {
+			if !strings.Contains(stdout, line) {
+				t.Errorf("no %q in %s", line, stdout)
+			}
+		}
+	})
+	t.Run("for the user who is named", func(t *testing.T) {
+		stdout, stderr, _ := runBuilt(t, scanned, "", of("--user=alice")...)
+		if stderr != "7 denied, 9 stuck, 6 failed" || strings.Contains(stdout, "depends on the user") {
+			t.Errorf("%s: %s", stderr, stdout)
+		}
+	})
+	t.Run("in the formats of pipelines", func(t *testing.T) {
+		for format, findings := range map[string]func(text []byte) (int, error){
+			"json": func(text []byte) (int, error) {
+				var result struct{ Findings []any }
+				err := json.Unmarshal(text, &result)
+				return len(result.Findings), err
+			},
+			"sarif": func(text []byte) (int, error) {
+				var log struct{ Runs []struct{ Results []any } }
+				err := json.Unmarshal(text, &log)
+				return len(log.Runs[0].Results), err
+			},
+			"junit": func(text []byte) (int, error) {
+				err := xml.Unmarshal(text, new(struct {
+					XMLName xml.Name `xml:"testsuites"`
+				}))
+				return strings.Count(string(text), "<failure ") + strings.Count(string(text), "<error ") + strings.Count(string(text), "<system-out>"), err
+			},
+		} {
+			stdout, stderr, code := runBuilt(t, scanned, "", of("-o", format)...)
+			if found, err := findings([]byte(stdout)); err != nil || found != 16 || code != 1 {
+				t.Errorf("%s has %d findings: %v, %d: %s", format, found, err, code, stderr)
+			}
+		}
+	})
+	t.Run("as many as are wanted, and the rest is counted", func(t *testing.T) {
+		stdout, stderr, _ := runBuilt(t, scanned, "", of("--findings=2")...)
+		if !strings.Contains(stdout, "14 more findings are only counted") || stderr != "4 denied, 6 stuck, 6 failed" {
+			t.Errorf("%s: %s", stderr, stdout)
+		}
+	})
+	t.Run("as far as the user may read", func(t *testing.T) {
+		nobody, err := cluster.AddUser("scanner-of-nothing")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, stderr, code := runBuilt(t, scanned, "", "scan", "--kubeconfig="+nobody.KubeConfig, "--namespace="+namespace)
+		if code != 2 || !strings.Contains(stderr, "not everything could be scanned") || !strings.Contains(stderr, `configmaps in namespace `+namespace+`: configmaps is forbidden: User "scanner-of-nothing"`) {
+			t.Errorf("%d: %s", code, stderr)
+		}
+	})
+	if err := kube.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "written"}, &corev1.ConfigMap{}); !apierrors.IsNotFound(err) {
+		t.Errorf("an extension has written: %v", err)
+	}
+}
