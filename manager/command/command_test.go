@@ -42,7 +42,12 @@ var (
 // TestMain makes the test binary the program under test if a test runs it that way, so
 // that signals and exit codes are real.
 func TestMain(m *testing.M) {
-	if os.Getenv("COMMAND_TEST_MAIN") != "" {
+	switch os.Getenv("COMMAND_TEST_MAIN") {
+	case "":
+	case "ten":
+		command.Main(command.New("ten", ten))
+		return
+	default:
 		command.Main(newCommand())
 		return
 	}
