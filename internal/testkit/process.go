@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -216,3 +217,22 @@ func (p *Process) Kill() {
 	_ = p.Process.Kill()
 	<-p.exited
 }
+
+// Memory returns a size in the status of a process, in bytes: VmRSS, what it occupies, or
+// VmHWM, the most that it has occupied.
+func Memory(t testing.TB, pid int, field string) int64 {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(status), "\n"+field+":")
+	kilobytes, err := strconv.ParseInt(strings.Fields(after + " none")[0], 10, 64)
+	if err != nil {
+		t.Fatalf("process %d has no %s: %v", pid, field, err)
+	}
+	return kilobytes << 10
+}
+
+// Megabytes returns a number of bytes with its fractions, for [Figure].
+func Megabytes(bytes int64) float64 { return float64(bytes) / (1 << 20) }

@@ -7,10 +7,12 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/admitkit/admitkit/internal/offline"
 	"github.com/admitkit/admitkit/internal/scan"
@@ -27,6 +29,8 @@ type scanning struct {
 	user     string
 	groups   []string
 	findings int
+	every    time.Duration
+	reports  bool
 }
 
 const aboutScan = `Run the extensions on every object that the cluster stores and their scopes cover, and
@@ -70,6 +74,8 @@ func newScan(name string, f *flags, build Build) *cobra.Command {
 	set.StringVarP(&s.output, "output", "o", "table", strings.Join(scan.Formats(), ", "))
 	set.StringVar(&s.user, "user", "", "user who makes the requests (default: admin, in the group system:masters)")
 	set.StringSliceVar(&s.groups, "groups", nil, "groups of the user, in addition to system:authenticated")
+	set.DurationVar(&s.every, "every", 0, "scan again and again, after this time, in one replica at a time; metrics, and with --reports the Reports, have what was found (default: once)")
+	set.BoolVar(&s.reports, "reports", false, "keep a Report (openreports.io/v1alpha1, or wgpolicyk8s.io/v1alpha2 where only that is served) for each object with a finding, and remove it with the finding or the object")
 	set.IntVar(&s.findings, "findings", scan.DefaultFindings, "how many findings are kept; the rest is only counted")
 	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
 		defer f.hide(cmd.InheritedFlags(), append(ofReview, "kubeconfig"))()
@@ -83,7 +89,7 @@ func (s *scanning) run(cmd *cobra.Command) error {
 	if err != nil {
 		return wrong(err)
 	}
-	mgr, err := newManager(options, s.build)
+	mgr, err := newManager(reading(options), s.build)
 	if err != nil {
 		return err
 	}
@@ -100,6 +106,15 @@ func (s *scanning) run(cmd *cobra.Command) error {
 	if s.user != "" {
 		with.User = &authenticationv1.UserInfo{Username: s.user, Groups: append(s.groups, "system:authenticated")}
 	}
+	if s.every > 0 {
+		return s.repeat(cmd.Context(), options, with)
+	}
+	var reports *scan.Reports
+	if s.reports {
+		if reports, err = reportsOf(cmd.Context(), options, scanFingerprint(mgr.GetFingerprint())); err != nil {
+			return err
+		}
+	}
 	done := func() {}
 	if out, is := cmd.ErrOrStderr().(*os.File); is && term.IsTerminal(int(out.Fd())) {
 		with.Progress, done = progress(out)
@@ -112,10 +127,15 @@ func (s *scanning) run(cmd *cobra.Command) error {
 	if err := result.Write(cmd.OutOrStdout(), s.output, cmd.Root().Name()); err != nil {
 		return err
 	}
+	if reports != nil {
+		if err := reports.Write(cmd.Context(), result); err != nil {
+			return fmt.Errorf("--reports: %w", err)
+		}
+	}
 	return problemOf(result)
 }
 
-// options returns those of a manager that only reads.
+// options returns the options of the flags, with a connection.
 func (s *scanning) options(cmd *cobra.Command) (manager.Options, error) {
 	switch {
 	case !slices.Contains(scan.Formats(), s.output):
@@ -124,9 +144,15 @@ func (s *scanning) options(cmd *cobra.Command) (manager.Options, error) {
 		return manager.Options{}, errors.New("--groups: set --user too")
 	case s.findings < 1:
 		return manager.Options{}, fmt.Errorf("--findings: %d: must be at least 1", s.findings)
+	case s.every != 0 && s.every < leastEvery:
+		return manager.Options{}, fmt.Errorf("--every: %s: must be at least %s", s.every, leastEvery)
+	case s.every > 0 && cmd.Flags().Changed("output"):
+		return manager.Options{}, errors.New("--output: nothing is printed with --every")
 	}
-	if err := quiet(cmd); err != nil {
-		return manager.Options{}, err
+	if s.every == 0 {
+		if err := quiet(cmd); err != nil {
+			return manager.Options{}, err
+		}
 	}
 	options, err := s.flags.complete(cmd)
 	if err != nil {
@@ -138,8 +164,14 @@ func (s *scanning) options(cmd *cobra.Command) (manager.Options, error) {
 		}
 		options.KubeConfig = ""
 	}
+	return options, nil
+}
+
+// reading returns the options of a manager that changes nothing.
+func reading(options manager.Options) manager.Options {
+	options.RESTConfig = rest.CopyConfig(options.RESTConfig)
 	options.RESTConfig.Wrap(scan.ReadOnly)
-	return unserved(options), nil
+	return unserved(options)
 }
 
 // progress shows on a terminal how far a scan is. done removes it.

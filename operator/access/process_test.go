@@ -110,16 +110,7 @@ func (p *process) resident(t *testing.T) float64 {
 		t.Fatal(err)
 	}
 	p.Await(t, "collected")
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, after, _ := strings.Cut(string(status), "VmRSS:")
-	kilobytes, err := strconv.ParseFloat(strings.Fields(after)[0], 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return kilobytes / 1024
+	return testkit.Megabytes(testkit.Memory(t, p.Cmd.Process.Pid, "VmRSS"))
 }
 
 // metric sums the samples of a metric whose lines contain all of the parts.

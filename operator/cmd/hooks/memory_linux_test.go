@@ -6,11 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -81,8 +78,8 @@ func TestTheProgramNeedsLittleMemoryForThousandsOfChildren(t *testing.T) {
 		var children corev1.ConfigMapList
 		return admin.List(ctx, &children, client.InNamespace("memory"), client.HasLabels{"controller-uid"}) == nil && len(children.Items) == 3*count
 	})
-	peak := memoryOf(t, process, "VmHWM")
-	testkit.Figure("hook.rss_mb", memoryOf(t, process, "VmRSS"), "MiB")
+	peak := testkit.Megabytes(testkit.Memory(t, process.Process.Pid, "VmHWM"))
+	testkit.Figure("hook.rss_mb", testkit.Megabytes(testkit.Memory(t, process.Process.Pid, "VmRSS")), "MiB")
 	testkit.Figure("hook.rss_peak_mb", peak, "MiB")
 	if peak > maxMemory {
 		t.Errorf("it has had %.0f MiB, more than %d", peak, maxMemory)
@@ -104,19 +101,4 @@ func threeConfigMaps(w http.ResponseWriter, r *http.Request) {
 		})
 	}
 	_ = json.NewEncoder(w).Encode(map[string]any{"children": children, "status": map[string]any{"children": len(children)}})
-}
-
-// memoryOf returns a field of the process's status, in MiB.
-func memoryOf(t *testing.T, process *testkit.Process, field string) float64 {
-	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", process.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, after, _ := strings.Cut(string(status), field+":")
-	kilobytes, err := strconv.ParseFloat(strings.Fields(after)[0], 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return kilobytes / 1024
 }

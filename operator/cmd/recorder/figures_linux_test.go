@@ -59,7 +59,7 @@ func TestARecorderThatHasRecordedMuchIsSmall(t *testing.T) {
 	command := sh(fmt.Sprintf("head -c %d /dev/zero; echo; echo ready; read x", testkit.Long(100_000_000, 2_000_000)))
 	c := launch(t, "", p.wrap(p.ticket(command), command), true)
 	c.expect("ready")
-	most := resident(t, c.cmd.Process.Pid, "VmHWM")
+	most := testkit.Memory(t, c.cmd.Process.Pid, "VmHWM")
 	c.send("\n")
 	c.wait()
 	testkit.Figure("session.recorder_rss_mb", float64(most)/(1<<20), "MiB")

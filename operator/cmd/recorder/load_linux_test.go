@@ -89,7 +89,7 @@ func TestWhatLiveSessionsCost(t *testing.T) {
 	sessions := testkit.Long(500, 20)
 	of := p.newCollectorProcess(sessions + 1)
 	command := sh("echo ready; read x")
-	weigh := func() int64 { return resident(t, of.Process.Pid, "VmRSS") }
+	weigh := func() int64 { return testkit.Memory(t, of.Process.Pid, "VmRSS") }
 	begin := func(n int) (all []*client) {
 		for range n {
 			ticket := p.ticket(command, func(t *protocol.Ticket) { t.Terms.Collectors = []string{of.address} })
@@ -109,7 +109,7 @@ func TestWhatLiveSessionsCost(t *testing.T) {
 	used := float64(weigh()-before) / (1 << 20)
 	recorders := make([]float64, len(clients))
 	for i, c := range clients {
-		recorders[i] = float64(resident(t, c.cmd.Process.Pid, "VmRSS")) / (1 << 20)
+		recorders[i] = float64(testkit.Memory(t, c.cmd.Process.Pid, "VmRSS")) / (1 << 20)
 	}
 	slices.Sort(recorders)
 	testkit.Figure(fmt.Sprintf("session.live%d_mb", sessions), used, "MiB")

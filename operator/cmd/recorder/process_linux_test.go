@@ -7,9 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
-	"testing"
 
 	"github.com/admitkit/admitkit/operator/internal/session/collector"
 )
@@ -75,24 +73,4 @@ func collect(told string) error {
 	fmt.Println(server.Listener.Addr())
 	_, err := io.Copy(io.Discard, os.Stdin)
 	return err
-}
-
-// resident returns how many bytes of memory a process occupies, or with VmHWM has occupied.
-func resident(t *testing.T, pid int, field string) int64 {
-	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(status)) {
-		if kib, is := strings.CutPrefix(line, field+":"); is {
-			n, err := strconv.ParseInt(strings.Fields(kib)[0], 10, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return n << 10
-		}
-	}
-	t.Fatalf("process %d has no %s", pid, field)
-	return 0
 }
