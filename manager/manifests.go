@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -53,9 +54,21 @@ type InstallOptions struct {
 	// MetricsService adds a headless Service, NAME-metrics, with the metrics of every Pod of
 	// the installation. It needs Serving.MetricsAddress. Default: false.
 	MetricsService bool
+	// Scan adds a Deployment of one replica that runs the subcommand scan again and again,
+	// with the rights to read what the extensions receive. Default: none.
+	Scan *ScanOptions
 	// NetworkPolicy adds a NetworkPolicy that admits traffic to the installation's own
 	// ports only. Default: none.
 	NetworkPolicy *NetworkPolicyOptions
+}
+
+// ScanOptions say how what a cluster stores is scanned.
+type ScanOptions struct {
+	// Every is the time from one scan to the next, at least a minute. Required.
+	Every time.Duration
+	// Reports keeps a Report for each object with a finding, in the API for it that the
+	// cluster serves. Default: metrics and the log alone.
+	Reports bool
 }
 
 // NetworkPolicyOptions say who may reach the Pods of an installation. Everybody may reach
@@ -104,6 +117,9 @@ func (o *InstallOptions) complete(scheme *runtime.Scheme) error {
 		o.Resources = DefaultResources()
 	}
 	errs := []error{notNegative("Replicas", int(o.Replicas)), checkResources(o.Resources), checkEach("ImagePullSecrets", o.ImagePullSecrets, validation.IsDNS1123Subdomain)}
+	if o.Scan != nil && o.Scan.Every < time.Minute {
+		errs = append(errs, fmt.Errorf("Scan.Every: %s: must be at least 1m", o.Scan.Every))
+	}
 	if policy := o.NetworkPolicy; policy != nil {
 		errs = append(errs, checkPeers("NetworkPolicy.APIServers", policy.APIServers), checkPeers("NetworkPolicy.MetricsFrom", policy.MetricsFrom))
 	}
@@ -185,7 +201,7 @@ func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 	if err := m.guardOwnPods(webhooks); err != nil {
 		return nil, err
 	}
-	objects, warnings, err := manifests.Make(m.manifestsOf(&options, m.answers(webhooks)))
+	objects, warnings, err := manifests.Make(m.manifestsOf(&options, webhooks))
 	if err != nil {
 		return nil, err
 	}
@@ -198,13 +214,13 @@ func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 	return installation, nil
 }
 
-// manifestsOf returns what the manifests depend on. serves says that a server is needed.
-func (m *Manager) manifestsOf(install *InstallOptions, serves bool) *manifests.Config {
+// manifestsOf returns what the manifests depend on.
+func (m *Manager) manifestsOf(install *InstallOptions, webhooks []*webhook.Webhook) *manifests.Config {
 	o, once := &m.options, m.once()
 	return &manifests.Config{
 		Name: install.Name, Image: install.Image, Subcommand: install.Subcommand, Args: install.Args, Replicas: install.Replicas,
 		Objects: install.Objects, CRDs: install.CRDs, Resources: install.Resources, ImagePullSecrets: install.ImagePullSecrets,
-		MetricsService: install.MetricsService, NetworkPolicy: (*manifests.NetworkPolicy)(install.NetworkPolicy),
+		MetricsService: install.MetricsService, NetworkPolicy: (*manifests.NetworkPolicy)(install.NetworkPolicy), Scan: (*manifests.Scan)(install.Scan),
 
 		Namespaces: o.Namespaces, WebhookNamespace: o.WebhookNamespace, ServiceName: o.ServiceName,
 		SetupCertificateName: o.SetupCertificateName, LeafSecretName: o.Certificates.LeafSecretName, PathsSecretName: o.pathsSecret(),
@@ -213,7 +229,7 @@ func (m *Manager) manifestsOf(install *InstallOptions, serves bool) *manifests.C
 		Probe: *o.Registration.Probe, ForeignCABundle: o.Registration.ForeignCABundle, LeaderElection: o.Watching.LeaderElection,
 		Scheme: o.Scheme,
 
-		ConfigurationName: o.configurationName(), Parts: &m.parts, Converted: m.conversions().Names(), Serves: serves,
+		ConfigurationName: o.configurationName(), ScanLease: o.OperatorFingerprint + manifests.OfScans + "." + o.WebhookNamespace, Webhooks: webhooks, Parts: &m.parts, Converted: m.conversions().Names(), Serves: m.answers(webhooks),
 		Everywhere: m.everywhere().watchers, Once: once.watchers, Apart: !once.empty() && o.Watching.ReconcilerUser == "",
 	}
 }

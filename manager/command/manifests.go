@@ -37,6 +37,7 @@ type install struct {
 	with             []string
 	recursive        bool
 	requests, limits []string // NAME=QUANTITY
+	scan             manager.ScanOptions
 	networkPolicy    bool
 	apiServers       []string
 }
@@ -86,6 +87,8 @@ func (i *install) bind(set *pflag.FlagSet) {
 	set.StringSliceVar(&i.limits, "limits", nil, "limits of each container; empty for none (default memory=256Mi)")
 	set.StringSliceVar(&i.options.ImagePullSecrets, "image-pull-secrets", nil, "Secrets in --webhook-namespace by which the nodes pull the image")
 	set.BoolVar(&i.options.MetricsService, "metrics-service", false, "add a Service with the metrics of all Pods")
+	set.DurationVar(&i.scan.Every, "scan-every", 0, "add a Deployment that scans what the cluster stores again and again, after this time; see scan (default: none)")
+	set.BoolVar(&i.scan.Reports, "scan-reports", false, "with --scan-every: keep a Report for each object with a finding")
 	set.BoolVar(&i.networkPolicy, "network-policy", false, "add a NetworkPolicy that admits traffic to the ports of webhooks, health checks and metrics only (default: with --api-servers)")
 	set.StringSliceVar(&i.apiServers, "api-servers", nil, "addresses of the API servers, such as 10.0.0.10 or 10.0.0.0/28, which alone may then reach the webhooks, by a NetworkPolicy (default: everybody)")
 }
@@ -169,6 +172,11 @@ func (i *install) complete(cmd *cobra.Command) (manager.InstallOptions, error) {
 			return options, err
 		}
 		options.NetworkPolicy = &manager.NetworkPolicyOptions{APIServers: peers}
+	}
+	if cmd.Flags().Changed("scan-every") {
+		options.Scan = &i.scan
+	} else if i.scan.Reports {
+		return options, errors.New("--scan-reports: set --scan-every too")
 	}
 	for _, change := range i.flags.changeInstall {
 		change(&options)

@@ -24,6 +24,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/manager/command"
 	"github.com/admitkit/admitkit/webhook"
@@ -306,21 +307,17 @@ func TestAnInstallationRunsWithTheRightsOfItsManifests(t *testing.T) {
 	if _, err := clientset.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "apps"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	apply := func(text string) {
-		t.Helper()
-		kubectl := cluster.Kubectl(t.Context(), nil, "apply", "-f", "-")
-		kubectl.Stdin = strings.NewReader(text)
-		if output, err := kubectl.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, output)
-		}
-	}
+	apply(t, reportCRDs("openreports.io", "v1alpha1", ""))
 	// The manifests with a Service can be applied, although nothing runs them here.
-	apply(manifestsOf(t, build, "--namespace=apps", "--webhook-namespace=other-system"))
+	apply(t, manifestsOf(t, build, "--namespace=apps", "--webhook-namespace=other-system"))
 
-	text := manifestsOf(t, build, "--namespace=apps", "--webhook-namespace=my-system", "--advertise-host=127.0.0.1",
+	text := manifestsOf(t, build, "--namespace=apps", "--webhook-namespace=my-system", "--advertise-host=127.0.0.1", "--scan-every=1h", "--scan-reports",
 		fmt.Sprintf("--port=%d", freeport.For(t)), "--health-address=", "--metrics-address=", "--drain-period=10ms")
-	apply(text)
-	for _, name := range []string{"stamp-registrar", "stamp"} {
+	apply(t, text)
+	unstamped := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "unstamped"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/main:1"}}}}
+	kube := testkit.Client(t, cluster.Admin(), nil)
+	testkit.Create(t, kube, unstamped)
+	for _, name := range []string{"stamp-registrar", "stamp", "stamp-scanner"} {
 		user, err := cluster.AddUser("system:serviceaccount:my-system:"+name, "system:serviceaccounts", "system:serviceaccounts:my-system")
 		if err != nil {
 			t.Fatal(err)
@@ -333,6 +330,10 @@ func TestAnInstallationRunsWithTheRightsOfItsManifests(t *testing.T) {
 		t.Cleanup(func() { end(t, process, log) })
 	}
 	eventuallyStamped(t, "apps")
+	testkit.Eventually(t, "the Pod that was there before has a Report", func(ctx context.Context) bool {
+		report, err := reportOf(ctx, kube, "openreports.io/v1alpha1", "Report", "stamp", unstamped)
+		return err == nil && strings.Contains(fmt.Sprint(report.Object["results"]), "it would change metadata.annotations")
+	})
 }
 
 // end stops a program and fails the test if it was forbidden anything.

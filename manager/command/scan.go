@@ -18,6 +18,7 @@ import (
 	"github.com/admitkit/admitkit/internal/scan"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/manager/internal/apiserver"
+	installed "github.com/admitkit/admitkit/manager/internal/manifests"
 )
 
 // scanning runs the extensions on what a cluster stores.
@@ -111,7 +112,7 @@ func (s *scanning) run(cmd *cobra.Command) error {
 	}
 	var reports *scan.Reports
 	if s.reports {
-		if reports, err = reportsOf(cmd.Context(), options, scanFingerprint(mgr.GetFingerprint())); err != nil {
+		if reports, err = reportsOf(cmd.Context(), options, mgr.GetFingerprint()+installed.OfScans); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/scan"
 	"github.com/admitkit/admitkit/manager"
+	installed "github.com/admitkit/admitkit/manager/internal/manifests"
 )
 
 // leastEvery bounds how often a scan lists everything.
@@ -22,7 +23,7 @@ const leastEvery = time.Minute
 // repeat scans again and again, in a process like the one that reconciles: in one replica,
 // with a Lease, metrics and health checks of its own.
 func (s *scanning) repeat(ctx context.Context, options manager.Options, with scan.Options) error {
-	options.OperatorFingerprint = scanFingerprint(options.OperatorFingerprint)
+	options.OperatorFingerprint += installed.OfScans
 	options.Watching.LeaderElection, options.Watching.ReconcilerUser = true, ""
 	options.Registration.Modes, options.Registration.ModesFile = nil, "" // those of extensions that it has not
 	options.Serving.Exemptions, options.Serving.ExemptionsFile = nil, ""
@@ -112,6 +113,3 @@ func reportsOf(ctx context.Context, options manager.Options, source string) (*sc
 	}
 	return reports, nil
 }
-
-// scanFingerprint distinguishes what scans from what registers, serves and reconciles.
-func scanFingerprint(fingerprint string) string { return fingerprint + "-scan" }

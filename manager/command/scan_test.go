@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"encoding/xml"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -177,4 +179,76 @@ func TestAScanFindsWhatWouldBeRefusedOrChanged(t *testing.T) {
 	if err := kube.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "written"}, &corev1.ConfigMap{}); !apierrors.IsNotFound(err) {
 		t.Errorf("an extension has written: %v", err)
 	}
+}
+
+// reportCRDs returns CustomResourceDefinitions of reports.
+func reportCRDs(group, version, prefix string) string {
+	const definition = `---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: PLURAL.GROUP, annotations: {api-approved.kubernetes.io: unapproved}}
+spec:
+  group: GROUP
+  scope: SCOPE
+  names: {kind: KIND, plural: PLURAL, singular: SINGULAR}
+  versions: [{name: VERSION, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
+`
+	var all string
+	for kind, scope := range map[string]string{prefix + "Report": "Namespaced", "Cluster" + prefix + "Report": "Cluster"} {
+		all += strings.NewReplacer("GROUP", group, "SCOPE", scope, "KIND", kind, "PLURAL", strings.ToLower(kind)+"s", "SINGULAR", strings.ToLower(kind), "VERSION", version).Replace(definition)
+	}
+	return all
+}
+
+func apply(t *testing.T, manifest string) {
+	t.Helper()
+	if err := testkit.Apply(t.Context(), cluster, manifest); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reportOf returns the report of an object.
+func reportOf(ctx context.Context, kube client.Client, apiVersion, kind, source string, object client.Object) (*unstructured.Unstructured, error) {
+	report := &unstructured.Unstructured{}
+	report.SetAPIVersion(apiVersion)
+	report.SetKind(kind)
+	return report, kube.Get(ctx, client.ObjectKey{Namespace: object.GetNamespace(), Name: source + "-scan-" + string(object.GetUID())}, report)
+}
+
+func TestReportsFollowWhatIsFound(t *testing.T) {
+	t.Parallel()
+	apply(t, reportCRDs("openreports.io", "v1alpha1", ""))
+	namespace := newNamespace(t)
+	kube := testkit.Client(t, cluster.Admin(), nil)
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}, Data: map[string]string{"denied": "because"}}
+	testkit.Create(t, kube, object)
+	scan := func(want int) *unstructured.Unstructured {
+		t.Helper()
+		_, stderr, code := runBuilt(t, scanned, "", "scan", "--reports", "--kubeconfig="+cluster.Admin().KubeConfig, "--namespace="+namespace, "--fingerprint=follow")
+		if code != want {
+			t.Fatalf("%d: %s", code, stderr)
+		}
+		report, err := reportOf(t.Context(), kube, "openreports.io/v1alpha1", "Report", "follow", object)
+		if client.IgnoreNotFound(err) != nil || want == 1 && err != nil || want == 0 && err == nil {
+			t.Fatalf("after a scan: %v", err)
+		}
+		return report
+	}
+	first := scan(1)
+	owner := first.GetOwnerReferences()
+	if len(owner) != 1 || owner[0].UID != object.UID || owner[0].Kind != "ConfigMap" {
+		t.Errorf("it does not belong to the object: %v", owner)
+	}
+	if text := fmt.Sprint(first.Object["results"], first.Object["summary"]); !strings.Contains(text, "message:because") || !strings.Contains(text, "result:fail") || !strings.Contains(text, "fail:1") {
+		t.Errorf("it says %s", text)
+	}
+	if again := scan(1); again.GetResourceVersion() != first.GetResourceVersion() {
+		t.Error("it is written although nothing has changed")
+	}
+	testkit.Change(t, kube, object, func(o *corev1.ConfigMap) { o.Data["denied"] = "another reason" })
+	if changed := scan(1); !strings.Contains(fmt.Sprint(changed.Object["results"]), "another reason") {
+		t.Errorf("it stays %v", changed.Object["results"])
+	}
+	testkit.Change(t, kube, object, func(o *corev1.ConfigMap) { o.Data = nil })
+	scan(0)
 }

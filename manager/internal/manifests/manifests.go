@@ -17,6 +17,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/internal/kinds"
+	"github.com/admitkit/admitkit/webhook"
 )
 
 // Config is what the manifests depend on: what an author asks of an installation, and the
@@ -31,6 +32,7 @@ type Config struct {
 	ImagePullSecrets []string
 	MetricsService   bool
 	NetworkPolicy    *NetworkPolicy
+	Scan             *Scan
 
 	// Those of manager.Options, completed.
 	Namespaces                             []string
@@ -44,8 +46,9 @@ type Config struct {
 	Probe, ForeignCABundle, LeaderElection bool
 	Scheme                                 *runtime.Scheme
 
-	// ConfigurationName names the webhook configurations.
-	ConfigurationName string
+	// ConfigurationName names the webhook configurations, and ScanLease the Lease of what scans.
+	ConfigurationName, ScanLease string
+	Webhooks                     []*webhook.Webhook
 	// Parts are what was added to the manager.
 	Parts *host.Parts
 	// Converted are the CustomResourceDefinitions that the manager converts.
@@ -62,6 +65,12 @@ type Config struct {
 // NetworkPolicy is manager.NetworkPolicyOptions.
 type NetworkPolicy struct {
 	APIServers, MetricsFrom []networkingv1.NetworkPolicyPeer
+}
+
+// Scan is manager.ScanOptions.
+type Scan struct {
+	Every   time.Duration
+	Reports bool
 }
 
 // Make returns the objects, in the order in which they can be applied, and warnings of what
@@ -88,6 +97,11 @@ func Make(config *Config) (objects []client.Object, warnings []string, err error
 	}
 	if config.Apart {
 		if err := i.addReconciler(); err != nil {
+			return nil, nil, err
+		}
+	}
+	if config.Scan != nil {
+		if err := i.addScanner(); err != nil {
 			return nil, nil, err
 		}
 	}

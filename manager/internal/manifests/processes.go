@@ -180,9 +180,7 @@ func (i *installer) addReconciler() error {
 	i.spread(deployment)
 	if i.LeaderElection {
 		deployment.Spec.Replicas = &i.Replicas
-		i.addRole(name, name, i.WebhookNamespace, rule("coordination.k8s.io", []string{"leases"}, []string{"create"}),
-			rule("coordination.k8s.io", []string{"leases"}, []string{"get", "update"}, i.ConfigurationName),
-			rule("", []string{"events"}, []string{"create", "patch"}), rule("events.k8s.io", []string{"events"}, []string{"create", "patch"}))
+		i.addLease(name, i.ConfigurationName)
 		i.addBudget(name)
 	} else {
 		deployment.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
@@ -193,6 +191,13 @@ func (i *installer) addReconciler() error {
 	i.observe(&deployment.Spec.Template.Spec.Containers[0])
 	i.add(deployment)
 	return nil
+}
+
+// addLease adds the rights of the leader election.
+func (i *installer) addLease(account, lease string) {
+	i.addRole(account, account, i.WebhookNamespace, rule("coordination.k8s.io", []string{"leases"}, []string{"create"}),
+		rule("coordination.k8s.io", []string{"leases"}, []string{"get", "update"}, lease),
+		rule("", []string{"events"}, []string{"create", "patch"}), rule("events.k8s.io", []string{"events"}, []string{"create", "patch"}))
 }
 
 // reconciler names the Deployment and the ServiceAccount of what reconciles.
