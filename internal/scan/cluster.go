@@ -166,7 +166,7 @@ func (c *cluster) page(ctx context.Context, pass Pass, namespace string, limit i
 	if err != nil {
 		return nil, 0, err
 	}
-	defer stream.Close()
+	defer func() { _ = stream.Close() }() // what it says was read
 	body := io.Reader(stream)
 	if limit > 1 {
 		body = io.LimitReader(stream, most+1)

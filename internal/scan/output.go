@@ -31,13 +31,17 @@ const shown = 10
 // table writes the result for people.
 func (r *Result) table(out io.Writer, _ string) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "EXTENSION\tMODE\tNAMESPACE\tOBJECTS\tDENIED\tSTUCK\tCHANGED\tFAILED\tEXEMPTED")
+	var lines strings.Builder
+	lines.WriteString("EXTENSION\tMODE\tNAMESPACE\tOBJECTS\tDENIED\tSTUCK\tCHANGED\tFAILED\tEXEMPTED\n")
 	for _, row := range r.Rows {
 		namespace := row.Namespace
 		if namespace == "" {
 			namespace = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", row.Extension, row.Mode, namespace, row.Objects, row.Denied, row.Stuck, row.Changed, row.Failed, row.Exempted)
+		fmt.Fprintf(&lines, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", row.Extension, row.Mode, namespace, row.Objects, row.Denied, row.Stuck, row.Changed, row.Failed, row.Exempted)
+	}
+	if _, err := io.WriteString(w, lines.String()); err != nil {
+		return err
 	}
 	if err := w.Flush(); err != nil {
 		return err

@@ -22,7 +22,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -176,9 +175,4 @@ func (s *scanner) labelsOf(ctx context.Context, namespace string) map[string]str
 	defer s.mu.Unlock()
 	s.labels[namespace] = labels
 	return maps.Clone(labels)
-}
-
-// isNamespaces reports whether a pass is over the namespaces themselves.
-func (p Pass) isNamespaces() bool {
-	return p.Resource.GroupResource() == corev1.Resource("namespaces")
 }

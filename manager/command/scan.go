@@ -177,15 +177,15 @@ func reading(options manager.Options) manager.Options {
 
 // progress shows on a terminal how far a scan is. done removes it.
 func progress(out io.Writer) (show func(resource string, done, all int), done func()) {
-	const clear = "\r\x1b[K"
+	const erase = "\r\x1b[K"
 	return func(resource string, count, all int) {
 			of := ""
 			if all > 0 {
 				of = fmt.Sprintf(" of %d", all)
 			}
-			fmt.Fprintf(out, "%s%s: %d%s", clear, resource, count, of)
+			_, _ = fmt.Fprintf(out, "%s%s: %d%s", erase, resource, count, of)
 		}, func() {
-			fmt.Fprint(out, clear)
+			_, _ = io.WriteString(out, erase)
 		}
 }
 
