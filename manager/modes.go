@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/extension"
-	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/internal/registration"
 	"github.com/admitkit/admitkit/webhook"
 )
@@ -78,8 +77,7 @@ func (m *Manager) tellModes(webhooks []*webhook.Webhook) {
 	}
 	m.modes.series = nil
 	for _, w := range webhooks {
-		for _, h := range w.Handlers {
-			name := host.Open(h).Name
+		for _, name := range w.Extensions() {
 			series := prometheus.Labels{"extension": name, "mode": string(w.Mode)}
 			extensionMode.With(series).Set(1)
 			m.modes.series = append(m.modes.series, series)

@@ -98,6 +98,15 @@ func (w *Webhook) RegisteredName() string {
 	return name
 }
 
+// Extensions returns the names of the handlers, as logs and metrics have them.
+func (w *Webhook) Extensions() []string {
+	names := make([]string, len(w.Handlers))
+	for i, h := range w.Handlers {
+		names[i] = host.Open(h).Name
+	}
+	return names
+}
+
 // kindPath returns the beginning of the path.
 func (w *Webhook) kindPath() string {
 	return modePath(w.Mode) + strings.TrimPrefix(kindPath(w.Mutates()), "/")

@@ -10,7 +10,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/admitkit/admitkit/internal/host"
 )
 
 // ofEntry is the path of a field of an entry, as the API server names it.
@@ -50,11 +49,7 @@ func (r *Registration) whose(res resource, name string) string {
 		if w.RegisteredName() != name || w.Mutating != (res == mutating) {
 			continue
 		}
-		extensions := make([]string, len(w.Handlers))
-		for i, h := range w.Handlers {
-			extensions[i] = host.Open(h).Name
-		}
-		return fmt.Sprintf("webhook %s of %s", name, strings.Join(extensions, ", "))
+		return fmt.Sprintf("webhook %s of %s", name, strings.Join(w.Extensions(), ", "))
 	}
 	return "webhook " + name
 }

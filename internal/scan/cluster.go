@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/metadata"
@@ -156,11 +157,7 @@ var errTooLarge = errors.New("a page of the list is too large")
 
 // page reads one page, and returns its size.
 func (c *cluster) page(ctx context.Context, pass Pass, namespace string, limit int, from string) (*page, int, error) {
-	root := path.Join("/apis", pass.Resource.Group, pass.Resource.Version)
-	if pass.Resource.Group == "" {
-		root = path.Join("/api", pass.Resource.Version)
-	}
-	request := c.objects.Get().AbsPath(root).NamespaceIfScoped(namespace, namespace != "").Resource(pass.Resource.Resource).
+	request := c.objects.Get().AbsPath(rootOf(pass.Resource)).NamespaceIfScoped(namespace, namespace != "").Resource(pass.Resource.Resource).
 		Param("limit", strconv.Itoa(limit)).Param("continue", from)
 	stream, err := request.Stream(ctx)
 	if err != nil {
@@ -183,6 +180,14 @@ func (c *cluster) page(ctx context.Context, pass Pass, namespace string, limit i
 		return nil, 0, fmt.Errorf("reading a page: %w", err)
 	}
 	return p, len(text), nil
+}
+
+// rootOf returns the path of a group and version.
+func rootOf(resource schema.GroupVersionResource) string {
+	if resource.Group == "" {
+		return path.Join("/api", resource.Version)
+	}
+	return path.Join("/apis", resource.Group, resource.Version)
 }
 
 // restOf returns where a list goes on, from a newer snapshot, if the API server no longer

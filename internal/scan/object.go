@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 
 	"github.com/admitkit/admitkit/internal/offline"
@@ -63,11 +62,7 @@ func objectOf(pass Pass, item json.RawMessage) (o object, err error) {
 
 // scan sends an object through the webhooks, and notes what came of it.
 func (s *scanner) scan(ctx context.Context, engine *offline.Engine, pass Pass, o object) error {
-	user := administrator
-	if s.options.User != nil {
-		user = *s.options.User
-	}
-	came, err := s.admit(ctx, engine, pass, o, user)
+	came, err := s.admit(ctx, engine, pass, o, UserOf(s.options.User))
 	if err != nil {
 		return err
 	}
@@ -86,11 +81,7 @@ func (s *scanner) scan(ctx context.Context, engine *offline.Engine, pass Pass, o
 func (s *scanner) admit(ctx context.Context, engine *offline.Engine, pass Pass, o object, user authenticationv1.UserInfo) (map[string]*came, error) {
 	all := map[string]*came{}
 	labels := s.labelsOf(ctx, o.namespace)
-	for _, operation := range []admissionv1.Operation{admissionv1.Create, admissionv1.Update} {
-		req := offline.Stored(operation, pass.Kind, pass.Resource, o.namespace, o.name, o.created, nil)
-		if operation == admissionv1.Update {
-			req.Object, req.OldObject = o.stored, o.stored
-		}
+	for _, req := range o.requests(pass) {
 		req.NamespaceLabels, req.User, req.DryRun = labels, user, true
 		out, err := engine.Admit(ctx, req)
 		if ctx.Err() != nil {
@@ -102,7 +93,7 @@ func (s *scanner) admit(ctx context.Context, engine *offline.Engine, pass Pass, 
 			s.result.incomplete(fmt.Errorf("%s %s/%s: %w", pass.Resource.GroupResource(), o.namespace, o.name, err))
 		}
 		for i := range out.Steps {
-			if err := noteStep(all, operation, &out.Steps[i]); err != nil {
+			if err := noteStep(all, req.Operation, &out.Steps[i]); err != nil {
 				return nil, err
 			}
 		}

@@ -172,8 +172,8 @@ func namespacesOf(webhooks []*webhook.Webhook, namespaced bool) (all []string) {
 // left returns what of the rules is not scanned.
 func left(webhooks []*webhook.Webhook, lists []*metav1.APIResourceList) (all []Left) {
 	add := func(w *webhook.Webhook, format string, args ...any) {
-		for _, handler := range w.Handlers {
-			l := Left{host.Open(handler).Name, fmt.Sprintf(format, args...)}
+		for _, name := range w.Extensions() {
+			l := Left{name, fmt.Sprintf(format, args...)}
 			if !slices.Contains(all, l) {
 				all = append(all, l)
 			}

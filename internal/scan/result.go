@@ -9,7 +9,6 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/internal/offline"
 	"github.com/admitkit/admitkit/webhook"
 )
@@ -138,8 +137,8 @@ type Result struct {
 func newResult(webhooks []*webhook.Webhook, left []Left, keep int) *Result {
 	r := &Result{Left: left, rows: map[Row]*Row{}, keep: keep, samples: map[schema.GroupVersionResource]int{}, tries: map[string]int{}}
 	for _, w := range webhooks {
-		for _, h := range w.Handlers {
-			if name := host.Open(h).Name; !slices.Contains(r.order, name) {
+		for _, name := range w.Extensions() {
+			if !slices.Contains(r.order, name) {
 				r.order = append(r.order, name)
 			}
 		}

@@ -59,6 +59,14 @@ var (
 	nobody        = authenticationv1.UserInfo{Username: "admitkit:nobody", Groups: []string{"system:authenticated"}}
 )
 
+// UserOf returns the user who makes the requests, by Options.User.
+func UserOf(given *authenticationv1.UserInfo) authenticationv1.UserInfo {
+	if given == nil {
+		return administrator
+	}
+	return *given
+}
+
 // Run scans the cluster. An error means that the scan could not go on. What could not be
 // scanned, such as a resource that may not be listed, is part of the result.
 func Run(ctx context.Context, options Options) (*Result, error) {

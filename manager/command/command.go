@@ -16,6 +16,7 @@
 //	my-ext unregister remove the webhook configurations, what the extensions made, and the Secrets
 //	my-ext review     run the extensions on manifests, without a cluster
 //	my-ext scan       run the extensions on what the cluster stores, and change nothing
+//	my-ext explain    say which extensions see an object of the cluster, and what they would do
 //	my-ext manifests  print the manifests of an installation
 //	my-ext version    print the version of the program, and that of admitkit in it
 //
@@ -102,7 +103,7 @@ Exit codes: 0 done; 1 failed, or denied by review or scan; 2 a flag, option, sco
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return wrong(err) })
 	f.bind(root, name)
 	s := subcommands{f, build}
-	root.AddCommand(s.start(), s.register(), s.serve(), s.reconcile(), s.check(), s.unregister(), newReview(name, f, build), newScan(name, f, build), newManifests(name, f, build), newVersion())
+	root.AddCommand(s.start(), s.register(), s.serve(), s.reconcile(), s.check(), s.unregister(), newReview(name, f, build), newScan(name, f, build), newExplain(name, f, build), newManifests(name, f, build), newVersion())
 	for _, sub := range root.Commands() {
 		run := sub.RunE
 		sub.RunE = func(cmd *cobra.Command, args []string) error { return f.inFlags(cmd.Flags(), run(cmd, args)) }

@@ -37,7 +37,7 @@ type review struct {
 	files, old      []string
 	with            []string
 	recursive       bool
-	strict          bool
+	strict, explain bool
 	output          string
 	operation       string
 	subresource     string
@@ -112,6 +112,7 @@ func newReview(name string, f *flags, build Build) *cobra.Command {
 	set.StringSliceVar(&r.old, "old", nil, "UPDATE: manifests of the old objects (default: the same as the new ones)")
 	set.StringSliceVar(&r.with, "with", nil, "manifests of the objects that are in the cluster, for extensions that read or write; and of CustomResourceDefinitions and Namespaces")
 	set.BoolVar(&r.strict, "strict", false, "exit with 1 if an object reaches no extension, or has a field that its kind has not")
+	set.BoolVar(&r.explain, "explain", false, "with -o diff: say of each webhook that is not called why")
 	set.StringVarP(&r.output, "output", "o", "diff", "diff, yaml or json")
 	set.StringVar(&r.operation, "operation", string(admissionv1.Create), "CREATE, UPDATE or DELETE (default with --subresource: the one that it has)")
 	set.StringVar(&r.subresource, "subresource", "", "subresource that the requests are for, such as status, scale, ephemeralcontainers, eviction or deployments.apps/scale")
@@ -519,7 +520,7 @@ func nameOf(req *offline.Request) string {
 			name = object.Metadata.GenerateName + "*"
 		}
 	}
-	if req.Namespace != "" {
+	if req.Namespace != "" && !kinds.IsNamespace(req.Kind) {
 		name = req.Namespace + "/" + name
 	}
 	name = req.Kind.Kind + " " + name
@@ -533,7 +534,7 @@ func nameOf(req *offline.Request) string {
 // otherwise the object there and the messages on standard error.
 func (r *review) print(cmd *cobra.Command, i int, req *offline.Request, out *offline.Outcome) error {
 	if r.output == "diff" {
-		text := report(req, out)
+		text := report(req, out, r.explain)
 		if i > 0 {
 			text = "\n" + text
 		}
@@ -553,8 +554,9 @@ func (r *review) print(cmd *cobra.Command, i int, req *offline.Request, out *off
 	return r.printObject(cmd.OutOrStdout(), i, out.Object)
 }
 
-// report describes what each extension did.
-func report(req *offline.Request, out *offline.Outcome) string {
+// report describes what each extension did and, if explain is set or nobody was called, why
+// others were not called.
+func report(req *offline.Request, out *offline.Outcome, explain bool) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s: %s\n", nameOf(req), summary(out))
 	if len(out.Steps) == 0 {
@@ -580,6 +582,9 @@ func report(req *offline.Request, out *offline.Outcome) string {
 			text.WriteString(diff)
 		}
 	}
+	if explain && len(out.Steps) > 0 && len(out.NotCalled) > 0 {
+		text.WriteString(whyNot(out))
+	}
 	return text.String() + messages(req, out)
 }
 
@@ -602,7 +607,7 @@ func whyNot(out *offline.Outcome) string {
 	}
 	var text strings.Builder
 	for _, not := range out.NotCalled {
-		fmt.Fprintf(&text, "# %s is not called: %s\n", not.Webhook.RegisteredName(), not.Reason)
+		fmt.Fprintf(&text, "# %s (%s) is not called: %s\n", not.Webhook.RegisteredName(), strings.Join(not.Webhook.Extensions(), ", "), not.Reason)
 	}
 	return text.String()
 }

@@ -406,14 +406,14 @@ func TestAnObjectOfAnotherVersionIsConvertedByTheProgram(t *testing.T) {
 func TestAnObjectThatReachesNobodySaysWhy(t *testing.T) {
 	const deployment = `{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}`
 	const want = `Deployment default/web: allowed, no extension applies
-# pods is not called: its rules name CREATE,UPDATE of v1 pods; this is CREATE of apps/v1 deployments
-# pods is not called: its rules name CREATE,UPDATE of v1 pods; this is CREATE of apps/v1 deployments
+# pods (extension.MutatorFunc, extension.MutatorFunc) is not called: its rules name CREATE,UPDATE of v1 pods; this is CREATE of apps/v1 deployments
+# pods (extension.ValidatorFunc) is not called: its rules name CREATE,UPDATE of v1 pods; this is CREATE of apps/v1 deployments
 # pods-exec-`
 	stdout, stderr, code := run(t, deployment, "review", "-f", "-")
 	if code != 0 || !strings.HasPrefix(stdout, want) || !strings.Contains(stdout, "is not called: its rules name CONNECT of v1 pods/exec; this is CREATE of apps/v1 deployments\n") {
 		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
 	}
-	if _, stderr, code := run(t, deployment+"\n---\n"+withTeam, "review", "-f", "-", "-o=yaml", "--strict"); code != 1 || !strings.Contains(stderr, "# pods is not called: ") ||
+	if _, stderr, code := run(t, deployment+"\n---\n"+withTeam, "review", "-f", "-", "-o=yaml", "--strict"); code != 1 || !strings.Contains(stderr, "# pods (") ||
 		!strings.HasSuffix(stderr, "--strict: 1 of 2 reached no extension") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}

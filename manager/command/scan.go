@@ -73,40 +73,32 @@ func newScan(name string, f *flags, build Build) *cobra.Command {
 	}
 	set := cmd.Flags()
 	set.StringVarP(&s.output, "output", "o", "table", strings.Join(scan.Formats(), ", "))
-	set.StringVar(&s.user, "user", "", "user who makes the requests (default: admin, in the group system:masters)")
-	set.StringSliceVar(&s.groups, "groups", nil, "groups of the user, in addition to system:authenticated")
 	set.DurationVar(&s.every, "every", 0, "scan again and again, after this time, in one replica at a time; metrics, and with --reports the Reports, have what was found (default: once)")
 	set.BoolVar(&s.reports, "reports", false, "keep a Report (openreports.io/v1alpha1, or wgpolicyk8s.io/v1alpha2 where only that is served) for each object with a finding, and remove it with the finding or the object")
 	set.IntVar(&s.findings, "findings", scan.DefaultFindings, "how many findings are kept; the rest is only counted")
-	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
-		defer f.hide(cmd.InheritedFlags(), append(ofReview, "kubeconfig"))()
-		cmd.Parent().HelpFunc()(cmd, args)
-	})
+	s.bindUser(cmd)
 	return cmd
 }
 
+// bindUser defines the flags about the user, and leaves those out of the help that change nothing.
+func (s *scanning) bindUser(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&s.user, "user", "", "user who makes the requests (default: admin, in the group system:masters)")
+	cmd.Flags().StringSliceVar(&s.groups, "groups", nil, "groups of the user, in addition to system:authenticated")
+	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		defer s.flags.hide(cmd.InheritedFlags(), append(ofReview, "kubeconfig"))()
+		cmd.Parent().HelpFunc()(cmd, args)
+	})
+}
+
 func (s *scanning) run(cmd *cobra.Command) error {
-	options, err := s.options(cmd)
-	if err != nil {
+	if err := s.check(cmd); err != nil {
 		return wrong(err)
 	}
-	mgr, err := newManager(reading(options), s.build)
+	mgr, options, with, err := s.manager(cmd)
 	if err != nil {
 		return err
-	}
-	webhooks, err := mgr.Webhooks(cmd.Context())
-	if err != nil {
-		return wrong(err)
 	}
 	defer startCache(cmd.Context(), mgr.GetKubeManager().GetCache())()
-	with := scan.Options{Client: mgr.GetKubeManager().GetHTTPClient(), Webhooks: webhooks, Findings: s.findings, Engine: offline.Options{Converters: mgr.Converters()}}
-	with.Engine.Webhook.Exemptions = mgr.Exemptions()
-	if with.Config, err = mgr.GetKubeConnection(); err != nil {
-		return err
-	}
-	if s.user != "" {
-		with.User = &authenticationv1.UserInfo{Username: s.user, Groups: append(s.groups, "system:authenticated")}
-	}
 	if s.every > 0 {
 		return s.repeat(cmd.Context(), options, with)
 	}
@@ -136,24 +128,52 @@ func (s *scanning) run(cmd *cobra.Command) error {
 	return problemOf(result)
 }
 
-// options returns the options of the flags, with a connection.
-func (s *scanning) options(cmd *cobra.Command) (manager.Options, error) {
+// check returns what is wrong with the flags.
+func (s *scanning) check(cmd *cobra.Command) error {
 	switch {
 	case !slices.Contains(scan.Formats(), s.output):
-		return manager.Options{}, fmt.Errorf("--output: %q: must be %s", s.output, strings.Join(scan.Formats(), ", "))
-	case len(s.groups) > 0 && s.user == "":
-		return manager.Options{}, errors.New("--groups: set --user too")
+		return fmt.Errorf("--output: %q: must be %s", s.output, strings.Join(scan.Formats(), ", "))
 	case s.findings < 1:
-		return manager.Options{}, fmt.Errorf("--findings: %d: must be at least 1", s.findings)
+		return fmt.Errorf("--findings: %d: must be at least 1", s.findings)
 	case s.every != 0 && s.every < leastEvery:
-		return manager.Options{}, fmt.Errorf("--every: %s: must be at least %s", s.every, leastEvery)
+		return fmt.Errorf("--every: %s: must be at least %s", s.every, leastEvery)
 	case s.every > 0 && cmd.Flags().Changed("output"):
-		return manager.Options{}, errors.New("--output: nothing is printed with --every")
+		return errors.New("--output: nothing is printed with --every")
+	case s.every > 0:
+		return nil
 	}
-	if s.every == 0 {
-		if err := quiet(cmd); err != nil {
-			return manager.Options{}, err
-		}
+	return quiet(cmd)
+}
+
+// manager returns a manager that only reads, the options that the flags give, and those of a
+// scan with its webhooks.
+func (s *scanning) manager(cmd *cobra.Command) (*manager.Manager, manager.Options, scan.Options, error) {
+	var with scan.Options
+	options, err := s.options(cmd)
+	if err != nil {
+		return nil, options, with, wrong(err)
+	}
+	mgr, err := newManager(reading(options), s.build)
+	if err != nil {
+		return nil, options, with, err
+	}
+	webhooks, err := mgr.Webhooks(cmd.Context())
+	if err != nil {
+		return nil, options, with, wrong(err)
+	}
+	with = scan.Options{Client: mgr.GetKubeManager().GetHTTPClient(), Webhooks: webhooks, Findings: s.findings, Engine: offline.Options{Converters: mgr.Converters()}}
+	with.Engine.Webhook.Exemptions = mgr.Exemptions()
+	if s.user != "" {
+		with.User = &authenticationv1.UserInfo{Username: s.user, Groups: append(s.groups, "system:authenticated")}
+	}
+	with.Config, err = mgr.GetKubeConnection()
+	return mgr, options, with, err
+}
+
+// options returns the options of the flags, with a connection.
+func (s *scanning) options(cmd *cobra.Command) (manager.Options, error) {
+	if len(s.groups) > 0 && s.user == "" {
+		return manager.Options{}, errors.New("--groups: set --user too")
 	}
 	options, err := s.flags.complete(cmd)
 	if err != nil {

@@ -252,3 +252,43 @@ func TestReportsFollowWhatIsFound(t *testing.T) {
 	testkit.Change(t, kube, object, func(o *corev1.ConfigMap) { o.Data = nil })
 	scan(0)
 }
+
+func TestAnObjectOfTheClusterIsExplained(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	kube := testkit.Client(t, cluster.Admin(), nil)
+	testkit.Create(t, kube,
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}, Data: map[string]string{"fixed": "because", "stamp": "yes"}})
+	for name, test := range map[string]struct {
+		args []string
+		code int
+		want []string
+	}{
+		"what each extension would do, and why others are kept out": {[]string{"configmap", namespace + "/web"}, 0, []string{
+			"CREATE of ConfigMap " + namespace + "/web: allowed, changed by 1 of 6 extensions\n# stamp, stamp: mutated\n",
+			"# exec (exec) is not called: its rules name CONNECT of v1 pods/exec; this is CREATE of v1 configmaps\n",
+			"UPDATE of ConfigMap " + namespace + "/web: denied\n", "# fixed, fixed: denied: because\n",
+		}},
+		"by a short name, as a user and in a mode": {[]string{"cm", namespace + "/web", "--user=alice", "--mode=fixed=warn"}, 0, []string{
+			"UPDATE of ConfigMap " + namespace + "/web: allowed", "fixed: would deny this (Warn): because",
+		}},
+		"an object in no namespace":     {[]string{"ns", namespace}, 0, []string{"CREATE of Namespace " + namespace + ": allowed, no extension applies\n", "# stamp (stamp) is not called: "}},
+		"an object that is not there":   {[]string{"configmap", namespace + "/none"}, 1, []string{`configmaps "none" not found`}},
+		"a kind that is not there":      {[]string{"kite", "x"}, 1, []string{`"kite"`}},
+		"no namespace where one is due": {[]string{"configmap", "web"}, 1, []string{"configmaps are in namespaces: name the object NAMESPACE/NAME"}},
+		"a namespace where none is due": {[]string{"namespace", "a/b"}, 1, []string{"namespaces are in no namespace: name the object NAME"}},
+		"no name":                       {[]string{"configmap"}, 2, []string{"KIND [NAMESPACE/]NAME"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stdout, stderr, code := runBuilt(t, scanned, "", append([]string{"explain", "--kubeconfig=" + cluster.Admin().KubeConfig}, test.args...)...)
+			if code != test.code {
+				t.Errorf("%d: %s", code, stderr)
+			}
+			for _, want := range test.want {
+				if !strings.Contains(stdout+stderr, want) {
+					t.Errorf("no %q in %s%s", want, stdout, stderr)
+				}
+			}
+		})
+	}
+}

@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -36,7 +35,7 @@ func UnservedIn(webhooks []*webhook.Webhook, lists []*metav1.APIResourceList, hi
 				}
 				all = append(all, Unserved{
 					Webhook: w.Name, Field: fmt.Sprintf("Rules[%d]", i), Resource: joined(rule.APIGroups, resource), Why: why,
-					Extensions: strings.Join(extensionsOf(w), ", "),
+					Extensions: strings.Join(w.Extensions(), ", "),
 				})
 			}
 		}
@@ -48,15 +47,6 @@ func UnservedIn(webhooks []*webhook.Webhook, lists []*metav1.APIResourceList, hi
 // applies to whatever the API server serves.
 func NamesResources(rule admissionregistrationv1.RuleWithOperations) bool {
 	return !slices.Contains(rule.APIGroups, "*") && !slices.Contains(rule.Resources, "*") && !slices.Contains(rule.Resources, "*/*")
-}
-
-// extensionsOf returns the names of the extensions in a webhook.
-func extensionsOf(w *webhook.Webhook) []string {
-	names := make([]string, len(w.Handlers))
-	for i, h := range w.Handlers {
-		names[i] = host.Open(h).Name
-	}
-	return names
 }
 
 func joined(groups []string, resource string) string {
