@@ -173,6 +173,10 @@ type ServingOptions struct {
 	// ExemptionsFile is a YAML file with further ones in its field exemptions. It is read
 	// again when it changes. Default: none.
 	ExemptionsFile string
+	// ChangedBy has objects that an extension changes say so in the annotation
+	// admitkit.dev/changed-by: the fingerprint and the version of the program, and the names
+	// of the extensions. Default: false.
+	ChangedBy bool
 	// DrainPeriod is how long a manager keeps serving after it was told to stop,
 	// while it reports that it is not ready, so that endpoints and connections
 	// move on to other replicas. Then it finishes the requests in flight. Default:

@@ -17,6 +17,7 @@ import (
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/internal/registration"
+	"github.com/admitkit/admitkit/manager/buildinfo"
 	"github.com/admitkit/admitkit/manager/internal/health"
 	"github.com/admitkit/admitkit/webhook"
 )
@@ -211,7 +212,7 @@ func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 	handling := webhook.HandlerOptions{
 		Scheme: o.Scheme, Logger: log, TracerProvider: o.Serving.TracerProvider, MaxBodyBytes: o.Serving.MaxBodyBytes, MaxInFlight: o.Serving.MaxInFlight,
 		Memory:     webhook.NewMemory(o.Serving.MaxMemoryBytes), // of all webhooks: the process has one limit
-		Exemptions: s.exemptions,
+		Exemptions: s.exemptions, Mark: s.mark(),
 	}
 	s.handling = handling
 	s.tellModes(s.webhooks)
@@ -233,6 +234,14 @@ func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 		return fmt.Errorf("manager options: %s: %w", unlistenable(err), err)
 	}
 	return nil
+}
+
+// mark returns the program and its revision, as objects say what changed them.
+func (m *Manager) mark() string {
+	if !m.options.Serving.ChangedBy {
+		return ""
+	}
+	return m.options.OperatorFingerprint + "@" + buildinfo.Get().Version
 }
 
 // serve serves webhooks besides those that are served: API servers may call those for a

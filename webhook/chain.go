@@ -39,6 +39,7 @@ type chain struct {
 	sampled  *zap.Logger
 
 	exemptions *Exemptions // nil for none
+	mark       string      // the program, as objects say what changed them; empty for not
 }
 
 // observes reports whether the handlers deny and change nothing.
@@ -57,7 +58,9 @@ type passage struct {
 	response admissionv1.AdmissionResponse
 	unseen   error // why the request is denied without its objects, nil if it is not
 	warned   int   // the number of characters of all warnings in the response
-	err      error // instead of the response
+	// changed are the handlers that changed the object.
+	changed []string
+	err     error // instead of the response
 	// at is the index of the handler that runs, or one of the constants below.
 	at atomic.Int64
 	// began is when the handler at index at began. The goroutine that changes at may
@@ -151,8 +154,14 @@ func (p *passage) run(ctx context.Context) {
 			p.response.Allowed = false
 			break
 		}
+		if result == mutated && p.chain.mark != "" {
+			p.changed = append(p.changed, p.handlers[i].Name)
+		}
 	}
 	if p.response.Allowed {
+		if p.err = p.mark(); p.err != nil {
+			return
+		}
 		if p.response.Patch, p.err = p.object.patch(); p.err != nil {
 			return
 		}

@@ -74,6 +74,9 @@ type HandlerOptions struct {
 	TracerProvider trace.TracerProvider
 	// Exemptions let requests pass extensions. Default: none.
 	Exemptions *Exemptions
+	// Mark has each object that an extension changes say so in the annotation [ChangedBy]:
+	// as PROGRAM@REVISION. Default: none.
+	Mark string
 	// OnStep is called with each handler's part in an admission, in the goroutine of
 	// that admission, and of the deadline for a handler that is cut off. Each call costs
 	// an encoding of the object. Default: none.
@@ -125,7 +128,7 @@ func (w *Webhook) Handler(options HandlerOptions) http.Handler {
 		chain: chain{
 			mutating: w.Mutating, handlers: handlers, meters: meters, scheme: options.Scheme, log: log, tracer: tracer, onStep: options.OnStep,
 			lenient: policy != nil && *policy == admissionregistrationv1.Ignore,
-			mode:    w.Mode, patience: cmp.Or(w.patience, defaultTimeout), sampled: sampled, exemptions: options.Exemptions,
+			mode:    w.Mode, patience: cmp.Or(w.patience, defaultTimeout), sampled: sampled, exemptions: options.Exemptions, mark: options.Mark,
 		},
 		maxBodyBytes: options.MaxBodyBytes, maxInFlight: int64(options.MaxInFlight),
 		memory: memory, estimate: limits.NewEstimate(w.Mutates(), handlers, options.Scheme),

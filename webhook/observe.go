@@ -72,7 +72,7 @@ func (p *passage) observe(ctx context.Context, current *atomic.Pointer[passage])
 	defer p.object.release()
 	for i, handler := range p.handlers {
 		only := *p.chain
-		only.mutating, only.handlers, only.meters = handler.Mutates, p.handlers[i:i+1], p.meters[i:i+1]
+		only.mutating, only.handlers, only.meters, only.mark = handler.Mutates, p.handlers[i:i+1], p.meters[i:i+1], ""
 		alone := &passage{}
 		alone.begin(&only, copyRequest(p.object.request), p.object.request, wire.Text{})
 		current.Store(alone)

@@ -109,6 +109,7 @@ func (f *flags) bindServing(set *pflag.FlagSet) {
 	set.StringSliceVar(&o.Serving.ClientNames, "client-names", nil, "clients that may connect, by a name in their certificate (default: all of --client-ca)")
 	set.StringVar(&o.Serving.ExemptionsFile, "exemptions-file", "", "YAML file with exemptions from extensions; it is read again when it changes")
 	_ = cobra.MarkFlagFilename(set, "exemptions-file") // it is there
+	set.BoolVar(&o.Serving.ChangedBy, "changed-by", false, "have objects that an extension changes say so in the annotation admitkit.dev/changed-by, with the program's version and the extensions' names")
 	set.StringVar(&o.Serving.HealthAddress, "health-address", ":8081", "address of /healthz and /readyz, another for each process on a machine; empty for none")
 	set.StringVar(&o.Serving.MetricsAddress, "metrics-address", ":8080", "address of /metrics, another for each process on a machine; empty for none")
 	set.BoolVar(&o.Serving.MetricsSecure, "metrics-secure", false, "serve /metrics over HTTPS, and only to those whom RBAC lets get it")
