@@ -135,7 +135,7 @@ type Result struct {
 }
 
 func newResult(webhooks []*webhook.Webhook, left []Left, keep int) *Result {
-	r := &Result{Left: left, rows: map[Row]*Row{}, keep: keep, samples: map[schema.GroupVersionResource]int{}, tries: map[string]int{}}
+	r := &Result{Rows: []*Row{}, Findings: []Finding{}, Left: left, rows: map[Row]*Row{}, keep: keep, samples: map[schema.GroupVersionResource]int{}, tries: map[string]int{}}
 	for _, w := range webhooks {
 		for _, name := range w.Extensions() {
 			if !slices.Contains(r.order, name) {

@@ -15,7 +15,6 @@ package scan
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/http"
 	"runtime"
 	"sync"
@@ -174,7 +173,7 @@ func (s *scanner) labelsOf(ctx context.Context, namespace string) map[string]str
 	labels, found := s.labels[namespace]
 	s.mu.Unlock()
 	if found || namespace == "" {
-		return maps.Clone(labels)
+		return labels
 	}
 	if object, err := s.cluster.namespace(ctx, namespace); err == nil {
 		labels = known(object.Labels)
@@ -182,5 +181,5 @@ func (s *scanner) labelsOf(ctx context.Context, namespace string) map[string]str
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.labels[namespace] = labels
-	return maps.Clone(labels)
+	return labels
 }
