@@ -15,6 +15,7 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -50,11 +51,24 @@ var scopes = map[string]extension.Scope{
 	"status":             {Rules: extension.Resources("apps", "v1", []string{"*/status"}, "*")},
 	"gateways":           {Rules: extension.Resources("example.com", "v1", []string{"gateways"}, "*")},
 	"gateways-v1beta1":   {Rules: extension.Resources("example.com", "v1beta1", []string{"gateways"}, "*")},
-	"conditions-hold":    {Rules: everything, MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "t", Expression: "true"}}},
+	"given":              {Rules: everything, MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "given", Expression: "authorizer.path('/healthz').check('get').allowed()"}}},
+	"team-by-condition":  whereCEL("object != null && has(object.metadata.labels) && 'team' in object.metadata.labels"),
+	"no-old-object":      whereCEL("oldObject == null"),
+	"with-status":        whereCEL("has(object.status)"),
+	"by-the-user":        whereCEL("request.userInfo.username == 'admin' && 'system:masters' in request.userInfo.groups && request.dryRun"),
+	"by-the-request":     whereCEL("request.name == 'x' && request.?namespace.orValue('') in ['apps', 'shop'] && !has(request.subResource)"),
+	"by-the-kind":        whereCEL("object.kind in ['Gateway', 'Scale', 'PodExecOptions'] && request.kind.kind == object.kind"),
+	"fails-but-for-one":  whereCEL("object.spec.replicas == 1"),
+	"fails":              whereCEL("object.spec.nodeName == 'n'"),
 	"left-out":           underFail(everything),
 	"nodes-by-name":      underFail(append(extension.Resources("", "v1", []string{"nodes"}, "*"), everything...)),
-	"conditions-do-not":  {Rules: everything, MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "f", Expression: "false"}}},
 	"events-other-group": {Rules: extension.Resources("events.k8s.io", "v1", []string{"events"}, "*")},
+}
+
+// whereCEL returns a scope for everything that meets a match condition.
+func whereCEL(expression string) extension.Scope {
+	ignore := admissionregistrationv1.Ignore
+	return extension.Scope{Rules: everything, FailurePolicy: &ignore, MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "c", Expression: expression}}}
 }
 
 // underFail returns a scope for every namespace with failure policy Fail, as it is registered.
@@ -139,7 +153,9 @@ func TestTheRealAPIServerCallsTheSameWebhooks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			req.MatchConditions = map[string]bool{"t": true, "f": false}
+			req.User = authenticationv1.UserInfo{Username: "admin", Groups: []string{"system:masters", "system:authenticated"}}
+			req.DryRun = req.Operation != admissionv1.Connect
+			req.MatchConditions = map[string]bool{"given": true}
 			if req.NamespaceLabels = map[string]string{}; req.Namespace == "shop" {
 				req.NamespaceLabels = teamA
 			}
@@ -264,7 +280,7 @@ func testChain(t *testing.T, client kubernetes.Interface, test chain) {
 		mutating.Webhooks = append(mutating.Webhooks, admissionregistrationv1.MutatingWebhook{
 			Name: entry.Name, ClientConfig: entry.ClientConfig, Rules: entry.Rules, NamespaceSelector: entry.NamespaceSelector, ObjectSelector: entry.ObjectSelector,
 			SideEffects: entry.SideEffects, AdmissionReviewVersions: entry.AdmissionReviewVersions, FailurePolicy: entry.FailurePolicy,
-			ReinvocationPolicy: w.Scope.ReinvocationPolicy,
+			ReinvocationPolicy: w.Scope.ReinvocationPolicy, MatchConditions: entry.MatchConditions,
 		})
 	}
 	api := client.AdmissionregistrationV1()

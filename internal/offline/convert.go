@@ -60,10 +60,14 @@ func (e *Engine) seenBy(h *hook, req *Request, out *Outcome) (*Request, bool, er
 	for _, rule := range h.Scope.Rules {
 		for _, version := range rule.APIVersions {
 			converted := current.asVersion(version)
-			if matches, _ := converted.Matches(h.Scope); !matches {
+			if converted.ruled(h.Scope) != yes {
 				continue
 			}
-			return converted, true, converted.convert(handler)
+			if err := converted.convert(handler); err != nil {
+				return nil, false, err
+			}
+			matches, err := converted.Matches(h.Scope)
+			return converted, matches, err
 		}
 	}
 	return &current, false, err

@@ -8,19 +8,19 @@
 // passes through the whole codec, the chain of extensions and the patch engine.
 // [Engine.Check] reports what the extensions did that Kubernetes forbids.
 //
-// [Request.Matches] decides which webhooks are called, exactly as k8s.io/apiserver
-// does. testing/differential compares the two; it is a module of its own, so that
-// users do not compile k8s.io/apiserver. If the decision needs a fact that only a
-// cluster has, the result is the error [Unknown], never an answer. Such facts are the
-// results of match conditions, which are CEL; the labels of a namespace; an object in
-// another version; and the resource and scope of a kind that [Kinds] does not know and
-// whose plural no rule names. [Request.Why] says why a webhook is not called, and
-// [Kinds.Check] finds scopes that no request can match.
+// [Request.Matches] decides which webhooks are called, exactly as k8s.io/apiserver does:
+// testing/differential compares the two. Match conditions are compiled and evaluated by
+// k8s.io/apiserver itself. If the decision needs a fact that only a cluster has, the result
+// is the error [Unknown], never an answer. Such facts are the result of a match condition
+// that asks the authorizer, or reads what a request does not have here; the labels of a
+// namespace; an object in another version; and the resource and scope of a kind that
+// [Kinds] does not know and whose plural no rule names. [Request.Why] says why a webhook is
+// not called, and [Kinds.Check] finds scopes that no request can match.
 //
 // Package memcluster is what the extensions reach meanwhile by the clients of their manager.
 //
 // Read engine.go first, then request.go and subresources.go, which make requests; match.go,
-// why.go, scopes.go and cel.go, which decide and check which webhooks match; laws.go and
+// conditions.go, why.go and scopes.go, which decide and check which webhooks match; laws.go and
 // updates.go, newer.go and diff.go, about what extensions did.
 //
 // The rest of an API server is missing: offline sets no defaults, runs no other admission

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,7 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -232,24 +234,45 @@ func (e *Engine) Admit(ctx context.Context, req *Request) (*Outcome, error) {
 	if err := e.mutate(ctx, req, out); err != nil || !out.Allowed {
 		return out, err
 	}
-	// An API server calls every validating webhook and reports one denial.
+	// An API server decides first which validating webhooks to call, then calls every one,
+	// and reports one denial.
+	called := map[*hook]*Request{}
 	for _, h := range e.hooks {
 		if h.Mutating {
 			continue
 		}
-		seen, matches, err := e.seenBy(h, req, out)
+		seen, matches, err := e.decide(h, req, out)
 		if err != nil {
 			return out, err
 		}
-		if !matches {
-			e.notCalled(h, req, out)
+		if matches {
+			called[h] = seen
 			continue
 		}
-		if _, err := e.call(ctx, h, req, seen, out); err != nil {
-			return out, err
+		if e.notCalled(h, req, out); !out.Allowed {
+			return out, nil
+		}
+	}
+	for _, h := range e.hooks {
+		if seen, is := called[h]; is {
+			if _, err := e.call(ctx, h, req, seen, out); err != nil {
+				return out, err
+			}
 		}
 	}
 	return out, nil
+}
+
+// decide is seenBy, and refuses the request if a match condition says so by its failure.
+func (e *Engine) decide(h *hook, req *Request, out *Outcome) (seen *Request, matches bool, err error) {
+	seen, matches, err = e.seenBy(h, req, out)
+	failed, fails := errors.AsType[*Failed](err)
+	if !fails {
+		return seen, matches, err
+	}
+	status := apierrors.NewForbidden(req.Resource.GroupResource(), req.Name, failed).Status()
+	out.Allowed, out.Status = false, &status
+	return seen, false, nil
 }
 
 // mutate calls the mutating webhooks, and once more those that ask for it and after
@@ -259,17 +282,21 @@ func (e *Engine) mutate(ctx context.Context, req *Request, out *Outcome) error {
 	var called, again []*hook
 	for round := range 2 {
 		for _, h := range e.hooks {
-			if !h.Mutating || round > 0 && !slices.Contains(again, h) {
+			if !h.Mutating || round > 0 && len(again) == 0 {
 				continue
 			}
-			seen, matches, err := e.seenBy(h, req, out)
+			// The match conditions of all may refuse the changed object.
+			seen, matches, err := e.decide(h, req, out)
 			if err != nil {
 				return err
 			}
-			if !matches {
-				if round == 0 {
-					e.notCalled(h, req, out)
-				}
+			if !matches && round == 0 {
+				e.notCalled(h, req, out)
+			}
+			if !out.Allowed {
+				return nil
+			}
+			if !matches || round > 0 && !slices.Contains(again, h) {
 				continue
 			}
 			changed, err := e.call(ctx, h, req, seen, out)

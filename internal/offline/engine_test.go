@@ -3,6 +3,7 @@ package offline_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -44,6 +45,8 @@ func chains() map[string]chain {
 	ifNeeded := extension.Scope{ReinvocationPolicy: new(admissionregistrationv1.IfNeededReinvocationPolicy)}
 	selected := extension.Scope{ObjectSelector: where("team", metav1.LabelSelectorOpExists)}
 	unselected := extension.Scope{ObjectSelector: where("team", metav1.LabelSelectorOpDoesNotExist)}
+	team := []admissionregistrationv1.MatchCondition{{Name: "team", Expression: "has(object.metadata.labels) && 'team' in object.metadata.labels"}}
+	noTeam := []admissionregistrationv1.MatchCondition{{Name: "no-team", Expression: "!(" + team[0].Expression + ")"}}
 	once := func(string) string { return "a" }
 	longer := func(value string) string { return value + "a" }
 	return map[string]chain{
@@ -51,6 +54,14 @@ func chains() map[string]chain {
 			[]*extension.Handler{
 				labeller("early", once, selected), labeller("team", once, extension.Scope{}), labeller("late", once, selected),
 				labeller("too-late", once, unselected), onlooker("guard", selected), onlooker("no-guard", unselected),
+			},
+			[]string{"team", "late", "guard"},
+		},
+		"so do match conditions": {
+			[]*extension.Handler{
+				labeller("early", once, extension.Scope{MatchConditions: team}), labeller("team", once, extension.Scope{}),
+				labeller("late", once, extension.Scope{MatchConditions: team}), labeller("too-late", once, extension.Scope{MatchConditions: noTeam}),
+				onlooker("guard", extension.Scope{MatchConditions: team}), onlooker("no-guard", extension.Scope{MatchConditions: noTeam}),
 			},
 			[]string{"team", "late", "guard"},
 		},
@@ -94,6 +105,42 @@ func TestWebhooksAreCalledInTheOrderOfTheAPIServer(t *testing.T) {
 			}
 			if !slices.Equal(called, test.called) {
 				t.Errorf("called %v, want %v", called, test.called)
+			}
+		})
+	}
+}
+
+func TestAMutatorWhoseMatchConditionFailsEndsTheRequest(t *testing.T) {
+	once, longer := func(string) string { return "a" }, func(value string) string { return value + "a" }
+	conditional := func(expression string) extension.Scope {
+		return extension.Scope{MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "c", Expression: expression}}}
+	}
+	ifNeeded := extension.Scope{ReinvocationPolicy: new(admissionregistrationv1.IfNeededReinvocationPolicy)}
+	for name, test := range map[string]struct {
+		handlers []*extension.Handler
+		called   int
+	}{
+		"at once": {
+			[]*extension.Handler{labeller("first", once, extension.Scope{}), labeller("second", once, conditional("object.metadata.labels['third'] == 'a'")), onlooker("guard", extension.Scope{})}, 1,
+		},
+		"when others are called again": {
+			[]*extension.Handler{
+				labeller("second", once, conditional("!has(object.metadata.labels) || object.metadata.labels['fourth'] == 'a'")), labeller("first", longer, ifNeeded), labeller("third", once, extension.Scope{}),
+			}, 3,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			webhooks, err := webhook.Group(test.handlers, webhook.Defaults{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			req, err := offline.KindsOf(&kinds.Table{}).NewRequest(admissionv1.Create, object("v1", "ConfigMap", nil), nil, "apps")
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := offline.New(webhooks, offline.Options{Webhook: webhook.HandlerOptions{Scheme: scheme.Scheme}}).Admit(t.Context(), req)
+			if err != nil || out.Allowed || len(out.Steps) != test.called || !strings.Contains(out.Status.Message, "webhook second: a match condition failed, and its failure policy is Fail: c: ") {
+				t.Errorf("got %+v, %v", out, err)
 			}
 		})
 	}

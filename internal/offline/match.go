@@ -2,6 +2,7 @@ package offline
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/admitkit/admitkit/extension"
-	"github.com/admitkit/admitkit/internal/deadlock"
 	"github.com/admitkit/admitkit/internal/kinds"
 )
 
@@ -32,7 +32,8 @@ const (
 	TheVersion Fact = "version"
 	// TheNamespace is the labels of the namespace.
 	TheNamespace Fact = "namespace"
-	// TheConditions is what the match conditions evaluate to.
+	// TheConditions is what a match condition evaluates to that asks the authorizer, or reads
+	// something else that the request does not have.
 	TheConditions Fact = "conditions"
 )
 
@@ -65,7 +66,7 @@ var virtual = map[string][]string{
 
 // Matches reports whether an API server calls a webhook with this scope for the
 // request. The error is an *[Unknown] if that depends on something that the request
-// does not say.
+// does not say, and a *[Failed] if the API server refuses the request instead.
 func (r *Request) Matches(scope extension.Scope) (bool, error) {
 	r = r.namedBy(scope.Rules)
 	called, err := r.decide(scope)
@@ -154,22 +155,29 @@ func (r *Request) decide(scope extension.Scope) (bool, error) {
 		return false, err
 	}
 	ruled := r.ruled(scope)
-	conditions := r.conditions(scope)
+	if ruled == no {
+		return false, nil
+	}
+	conditions, err := r.conditions(scope, ruled)
+	_, fails := errors.AsType[*Failed](err)
+	if err != nil && !fails {
+		return false, err
+	}
 	unknownFact := func(fact Fact, detail string, args ...any) (bool, error) {
 		return false, &Unknown{Fact: fact, Webhook: scope.Name, Detail: fmt.Sprintf(detail, args...)}
 	}
 	switch {
-	case ruled == no || conditions == no:
+	case conditions.answer == no:
 		return false, nil
 	case inNamespace == unknown:
 		return unknownFact(TheNamespace, "it selects namespaces by labels, and those of %s are unknown", r.Namespace)
 	case ruled == unknown:
 		return unknownFact(TheVersion, "its rules name other versions of %s than %s, to which an API server that serves them converts the object (matchPolicy Equivalent)",
 			r.Resource.GroupResource(), r.Resource.GroupVersion())
-	case conditions == unknown:
-		return unknownFact(TheConditions, "its match conditions are CEL, which is not evaluated here: %s", r.open(scope))
+	case conditions.answer == unknown:
+		return unknownFact(TheConditions, "only a cluster can evaluate its match condition %s", conditions.open)
 	}
-	return true, nil
+	return !fails, err
 }
 
 // isExempt reports whether API servers call no webhook for the kind.
@@ -308,61 +316,4 @@ func (r *Request) matchesRule(rule admissionregistrationv1.RuleWithOperations, r
 // has reports whether values has a value, or a * for all.
 func has(values []string, value string) bool {
 	return slices.Contains(values, "*") || slices.Contains(values, value)
-}
-
-// conditions decides by what the match conditions evaluate to: one that is false is
-// enough for no call.
-func (r *Request) conditions(scope extension.Scope) answer {
-	all := yes
-	for _, condition := range scope.MatchConditions {
-		holds, known := r.condition(scope, condition.Name)
-		switch {
-		case known && !holds:
-			return no
-		case !known:
-			all = unknown
-		}
-	}
-	return all
-}
-
-// condition returns what a match condition evaluates to, if that is known: as given, or by
-// the guards that made it.
-func (r *Request) condition(scope extension.Scope, name string) (holds, known bool) {
-	if name == deadlock.ConditionName {
-		return r.guard(scope) == nil, true
-	}
-	holds, known = r.MatchConditions[name]
-	return holds, known
-}
-
-// guard returns the guard that leaves the request out, or nil.
-func (r *Request) guard(scope extension.Scope) *deadlock.Guard {
-	return deadlock.Of(scope.Rules, admissionregistrationv1.OperationType(r.Operation), r.User.Username, r.Resource.GroupResource())
-}
-
-// HasConditions reports whether a scope has match conditions of its author, whose results
-// the caller has to provide.
-func HasConditions(scope extension.Scope) bool {
-	return slices.ContainsFunc(scope.MatchConditions, func(c admissionregistrationv1.MatchCondition) bool { return c.Name != deadlock.ConditionName })
-}
-
-// UnknownConditions returns those of some names that no match condition of a scope has.
-func (e *Engine) UnknownConditions(names []string) []string {
-	return slices.DeleteFunc(names, func(name string) bool {
-		return slices.ContainsFunc(e.hooks, func(h *hook) bool {
-			return slices.ContainsFunc(h.Scope.MatchConditions, func(c admissionregistrationv1.MatchCondition) bool { return c.Name == name })
-		})
-	})
-}
-
-// open describes the match conditions without a result.
-func (r *Request) open(scope extension.Scope) string {
-	var open []string
-	for _, condition := range scope.MatchConditions {
-		if _, known := r.condition(scope, condition.Name); !known {
-			open = append(open, fmt.Sprintf("%s (%s)", condition.Name, condition.Expression))
-		}
-	}
-	return strings.Join(open, ", ")
 }

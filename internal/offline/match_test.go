@@ -97,7 +97,7 @@ func TestAWebhookIsCalledWhenTheAPIServerCallsIt(t *testing.T) {
 }
 
 func TestWhatTheClusterDecidesIsAnErrorAndNotAnAnswer(t *testing.T) {
-	condition := []admissionregistrationv1.MatchCondition{{Name: "known", Expression: "true"}, {Name: "open", Expression: "request.name == 'x'"}}
+	condition := []admissionregistrationv1.MatchCondition{{Name: "known", Expression: "authorizer.path('/').check('get').allowed()"}, {Name: "open", Expression: "authorizer.path('/').check('put').allowed()"}}
 	exact := admissionregistrationv1.Exact
 	gateway, pod := object("example.com/v1", "Gateway", nil), object("v1", "Pod", nil)
 	namedGateways := extension.Resources("example.com", "v1", []string{"gateways"}, "*")

@@ -29,8 +29,8 @@ type Request struct {
 	// NamespaceLabels are the labels of the namespace. The engine adds the label
 	// with its name. nil means that they are unknown.
 	NamespaceLabels map[string]string
-	// MatchConditions has the results of match conditions by name. The engine does not
-	// evaluate them, because they are CEL.
+	// MatchConditions has the results of match conditions by name, for those that only a
+	// cluster can evaluate. A result that is given here wins.
 	MatchConditions map[string]bool
 	// Object and OldObject are JSON. As in Kubernetes, a DELETE has only an old
 	// object, and a CREATE and a CONNECT have only a new one.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apiserver/pkg/cel/environment"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/admitkit/admitkit/extension"
@@ -223,8 +224,7 @@ func canHold(all []labels.Requirement) bool {
 const maxConditions = 64
 
 // checkConditions follows the validation of match conditions by an API server
-// (k8s.io/kubernetes, pkg/apis/admissionregistration/validation), without the types and
-// functions of CEL.
+// (k8s.io/kubernetes, pkg/apis/admissionregistration/validation).
 func checkConditions(conditions []admissionregistrationv1.MatchCondition) []error {
 	var errs []error
 	if len(conditions) > maxConditions {
@@ -242,14 +242,14 @@ func checkConditions(conditions []admissionregistrationv1.MatchCondition) []erro
 			fail("Name: %q: another condition has it, too", condition.Name)
 		}
 		known.Insert(condition.Name)
-		switch strings.TrimSpace(condition.Expression) {
+		switch expression := strings.TrimSpace(condition.Expression); expression {
 		case "":
 			fail("Expression: it is empty")
 		case "false":
 			fail("Expression: false: no request ever matches")
 		default:
-			if err := checkExpression(condition.Expression); err != nil {
-				fail("Expression: %q: %v", condition.Expression, err)
+			if err := compile(expression, environment.NewExpressions).Error; err != nil {
+				fail("Expression: %q: %s", condition.Expression, err.Detail)
 			}
 		}
 	}

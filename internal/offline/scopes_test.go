@@ -57,6 +57,13 @@ func TestAScopeThatNoRequestCanMatchIsFound(t *testing.T) {
 		"a condition that never holds":         {condition("never", "false"), "MatchConditions[0]: Expression: false: no request ever matches"},
 		"a condition without a name":           {condition("", "true"), `MatchConditions[0]: Name: ""`},
 		"a condition without an expression":    {condition("empty", " "), "MatchConditions[0]: Expression: it is empty"},
+		"a condition that is no expression":    {condition("assigns", "request.name = 'web'"), `MatchConditions[0]: Expression: "request.name = 'web'": compilation failed: ERROR: <input>:1:14: Syntax error`},
+		"a condition of another type":          {condition("text", "request.name"), "must evaluate to bool but got string"},
+		"a function that does not exist":       {condition("new", "request.name.begins('x')"), "undeclared reference to 'begins'"},
+		"a function for another type":          {condition("size", "request.dryRun.startsWith('x')"), "no matching overload for 'startsWith'"},
+		"a variable that does not exist":       {condition("pod", "pod.metadata.name == 'x'"), "undeclared reference to 'pod'"},
+		"a field that a request does not have": {condition("uid", "request.uid == 'x'"), "undefined field 'uid'"},
+		"the authorizer":                       {condition("may", "authorizer.requestResource.check('delete').allowed()"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			known := offline.KindsOf(&kinds.Table{})

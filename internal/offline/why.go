@@ -1,6 +1,7 @@
 package offline
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -35,16 +36,22 @@ func (r *Request) Why(scope extension.Scope) string {
 		}
 		return fmt.Sprintf("its ObjectSelector is %s, and the object has other labels", metav1.FormatLabelSelector(scope.ObjectSelector))
 	}
-	for _, condition := range scope.MatchConditions {
-		if condition.Name == deadlock.ConditionName {
-			if guard := r.guard(scope); guard != nil {
-				return fmt.Sprintf("failure policy Fail leaves this out of rules with a wildcard: while the webhook is down, %s; a rule that is to have it names the resource", guard.Breaks)
-			}
-			continue
+	conditions, err := r.conditions(scope, r.ruled(scope))
+	if failed, fails := errors.AsType[*Failed](err); fails {
+		return fmt.Sprintf("a match condition failed, and its failure policy is Fail: %v", failed.Err)
+	}
+	switch guard := r.guard(scope); {
+	case err != nil || conditions.answer != no:
+	case conditions.false == deadlock.ConditionName && guard != nil:
+		return fmt.Sprintf("failure policy Fail leaves this out of rules with a wildcard: while the webhook is down, %s; a rule that is to have it names the resource", guard.Breaks)
+	case conditions.false == "":
+		return fmt.Sprintf("a match condition failed, and its failure policy is Ignore: %v", conditions.ignored)
+	default:
+		how := ""
+		if _, given := r.MatchConditions[conditions.false]; given {
+			how = ", as given"
 		}
-		if holds, known := r.MatchConditions[condition.Name]; known && !holds {
-			return fmt.Sprintf("its match condition %s is false, as given", condition.Name)
-		}
+		return fmt.Sprintf("its match condition %s is false%s", conditions.false, how)
 	}
 	return "it does not match"
 }

@@ -71,9 +71,9 @@ what it scales: deployments.apps/scale.
 
 Where it depends on the cluster whether an API server calls an extension, review says so
 and exits with 2: give the labels of the namespace by --namespace-labels or as a Namespace
-among the manifests, the results of match conditions by --match-conditions, and the
-CustomResourceDefinition of a custom kind whose plural no rule names. Objects given by
---with count for this, too.
+among the manifests, the result of a match condition that asks the authorizer by
+--match-conditions, and the CustomResourceDefinition of a custom kind whose plural no rule
+names. Objects given by --with count for this, too.
 
 An extension that reads or writes something in the cluster fails, unless --with gives the
 objects that are there. It has the rights that the command manifests would grant: a call
@@ -119,7 +119,7 @@ func newReview(name string, f *flags, build Build) *cobra.Command {
 	set.StringVar(&r.user, "user", "", "user who makes the request (default: admin, in the group system:masters)")
 	set.StringSliceVar(&r.groups, "groups", nil, "groups of the user, in addition to system:authenticated")
 	set.StringToStringVar(&r.namespaceLabels, "namespace-labels", nil, "labels of the namespace, for scopes that select by them (default: those of the Namespace among the manifests)")
-	set.StringToStringVar(&r.conditions, "match-conditions", nil, "what match conditions evaluate to: NAME=true or NAME=false; they are not evaluated")
+	set.StringToStringVar(&r.conditions, "match-conditions", nil, "results of match conditions that only a cluster can evaluate, such as those that ask the authorizer: NAME=true or NAME=false")
 	set.BoolVar(&r.dryRun, "dry-run", false, "make the request a dry run")
 	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
 		defer f.hide(cmd.InheritedFlags(), ofReview)()
@@ -286,7 +286,7 @@ var remedies = map[offline.Fact]string{
 	offline.TheKind:       "add its CustomResourceDefinition to --with or --filename",
 	offline.TheVersion:    "give the manifest in a version that the rules name",
 	offline.TheNamespace:  "set --namespace-labels, or add the Namespace to --with or --filename",
-	offline.TheConditions: "set --match-conditions",
+	offline.TheConditions: "set --match-conditions NAME=true, or false",
 }
 
 // check returns what is wrong with the flags. The operation is empty if it is the one of
@@ -570,7 +570,7 @@ func report(req *offline.Request, out *offline.Outcome, explain bool) string {
 		case step.Reason != "":
 			fmt.Fprintf(&text, ": %s", step.Reason)
 		}
-		if offline.HasConditions(step.Webhook.Scope) {
+		if req.HasGiven(step.Webhook.Scope) {
 			text.WriteString(" (match conditions as given)")
 		}
 		text.WriteString("\n")

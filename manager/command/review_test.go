@@ -297,11 +297,14 @@ func TestAReviewSaysWhatIsWrongWithTheInput(t *testing.T) {
 	}
 }
 
+const mayDelete = "authorizer.requestResource.check('delete').allowed()"
+
 // choosy has extensions whose calls depend on what only a cluster knows.
 func choosy(mgr *manager.Manager) error {
 	for name, scope := range map[string]extension.Scope{
 		"team":     {NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}},
-		"mine":     {Rules: extension.Pods("UPDATE"), MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "request.name == 'web'"}}},
+		"mine":     {Rules: extension.Pods("UPDATE"), MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "request.name == 'web' && " + mayDelete}}},
+		"dying":    {Rules: extension.Pods("DELETE"), MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "dying", Expression: "object.metadata.name == 'web'"}}},
 		"gateways": {Rules: extension.Resources("example.com", "v1", []string{"gws"}, "*")},
 		"scalers":  {Rules: extension.Resources("autoscaling", "v1", []string{"horizontalpodautoscalers"}, "*")},
 	} {
@@ -329,21 +332,23 @@ func TestAReviewAsksForWhatOnlyAClusterKnows(t *testing.T) {
 		code  int
 		want  string
 	}{
-		"the labels of a namespace":             {withTeam, nil, 2, "calls the webhook team: it selects namespaces by labels, and those of default are unknown: set --namespace-labels, or add the Namespace to --with"},
-		"the labels by a flag":                  {withTeam, []string{"--namespace-labels", "team=a"}, 1, "no by team"},
-		"other labels by a flag":                {withTeam, []string{"--namespace-labels", "team=b"}, 0, "no extension applies"},
-		"the labels of a Namespace given":       {namespace + "\n---\n" + withTeam, nil, 1, "Pod default/web: denied: no by team"},
-		"a match condition":                     {withTeam, []string{"--operation=UPDATE", "--namespace-labels=team=b"}, 2, "mine (request.name == 'web'): set --match-conditions"},
-		"a match condition that holds":          {withTeam, []string{"--operation=UPDATE", "--namespace-labels=team=b", "--match-conditions=mine=true"}, 1, "denied: no by mine (match conditions as given)"},
-		"a match condition that does not":       {withTeam, []string{"--operation=UPDATE", "--namespace-labels=team=b", "--match-conditions=mine=false"}, 0, "no extension applies"},
-		"a match condition that no scope has":   {withTeam, []string{"--match-conditions=mein=true"}, 2, "--match-conditions: no scope has the match condition mein"},
-		"a match condition that is neither":     {withTeam, []string{"--match-conditions=mine=perhaps"}, 2, "--match-conditions: mine=perhaps"},
-		"the plural of a custom kind":           {gateway, nil, 2, "Gateway default/g: cannot determine whether the API server calls the webhook gateways: the kind Gateway.example.com is not one of Kubernetes"},
-		"the plural, from the CRD":              {crd + "\n---\n" + gateway, nil, 1, "Gateway default/g: denied: no by gateways"},
-		"a CRD that says too little":            {strings.ReplaceAll(crd, "Namespaced", ""), nil, 2, "standard input: document 1: CustomResourceDefinition gateways.example.com: spec.scope"},
-		"another version":                       {scaler, nil, 2, "give the manifest in a version that the rules name"},
-		"the object of a subresource":           {`{"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "s"}}`, nil, 2, "name the resource of the Scale, such as deployments.apps/scale"},
-		"the other objects are reviewed anyway": {gateway + "\n---\n" + `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}`, nil, 2, "ConfigMap default/c: allowed"},
+		"the labels of a namespace":               {withTeam, nil, 2, "calls the webhook team: it selects namespaces by labels, and those of default are unknown: set --namespace-labels, or add the Namespace to --with"},
+		"the labels by a flag":                    {withTeam, []string{"--namespace-labels", "team=a"}, 1, "no by team"},
+		"other labels by a flag":                  {withTeam, []string{"--namespace-labels", "team=b"}, 0, "no extension applies"},
+		"the labels of a Namespace given":         {namespace + "\n---\n" + withTeam, nil, 1, "Pod default/web: denied: no by team"},
+		"a match condition":                       {withTeam, []string{"--operation=UPDATE", "--namespace-labels=team=b"}, 2, "mine (request.name == 'web' && " + mayDelete + ") reads the authorizer: set --match-conditions NAME=true, or false"},
+		"a match condition that needs no cluster": {strings.ReplaceAll(withTeam, "name: web", "name: db"), []string{"--operation=UPDATE", "--namespace-labels=team=b"}, 0, " is not called: its match condition mine is false\n"},
+		"a match condition that holds":            {withTeam, []string{"--operation=UPDATE", "--namespace-labels=team=b", "--match-conditions=mine=true"}, 1, "denied: no by mine (match conditions as given)"},
+		"a match condition that does not":         {withTeam, []string{"--operation=UPDATE", "--namespace-labels=team=b", "--match-conditions=mine=false"}, 0, "no extension applies"},
+		"a match condition that fails":            {withTeam, []string{"--operation=DELETE"}, 1, " is not called: a match condition failed, and its failure policy is Fail: dying: expression"},
+		"a match condition that no scope has":     {withTeam, []string{"--match-conditions=mein=true"}, 2, "--match-conditions: no scope has the match condition mein"},
+		"a match condition that is neither":       {withTeam, []string{"--match-conditions=mine=perhaps"}, 2, "--match-conditions: mine=perhaps"},
+		"the plural of a custom kind":             {gateway, nil, 2, "Gateway default/g: cannot determine whether the API server calls the webhook gateways: the kind Gateway.example.com is not one of Kubernetes"},
+		"the plural, from the CRD":                {crd + "\n---\n" + gateway, nil, 1, "Gateway default/g: denied: no by gateways"},
+		"a CRD that says too little":              {strings.ReplaceAll(crd, "Namespaced", ""), nil, 2, "standard input: document 1: CustomResourceDefinition gateways.example.com: spec.scope"},
+		"another version":                         {scaler, nil, 2, "give the manifest in a version that the rules name"},
+		"the object of a subresource":             {`{"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "s"}}`, nil, 2, "name the resource of the Scale, such as deployments.apps/scale"},
+		"the other objects are reviewed anyway":   {gateway + "\n---\n" + `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}`, nil, 2, "ConfigMap default/c: allowed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stdout, stderr, code := runBuilt(t, choosy, test.stdin, append([]string{"review", "-f", "-"}, test.args...)...)

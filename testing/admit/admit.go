@@ -192,10 +192,11 @@ func (c *Client) In(namespace string, labels map[string]string) *Client {
 	return &other
 }
 
-// MatchConditions returns a client for whose requests the match conditions with
-// these names evaluate to these results. Match conditions are CEL, which admit does
-// not evaluate: a request whose fate depends on one without a result ends the test, and so
-// does a name that no scope has.
+// MatchConditions returns a client for whose requests the match conditions with these names
+// evaluate to these results. It is for those that only a cluster can evaluate, because they
+// ask the authorizer, or read the UID or extra of the user or the options of the client: a
+// request that depends on one of them ends the test, and so does a name that no scope has.
+// admit evaluates the others as an API server does.
 func (c *Client) MatchConditions(results map[string]bool) *Client {
 	other := *c
 	other.conditions = maps.Clone(results)
@@ -379,7 +380,7 @@ func (c *Client) tellNobodyCalled(req *offline.Request, out *offline.Outcome) {
 var remedies = map[offline.Fact]string{
 	offline.TheKind:       "add its CustomResourceDefinition by With",
 	offline.TheVersion:    "send the object in a version that the rules name, or name this one, too",
-	offline.TheConditions: "say what they evaluate to by MatchConditions",
+	offline.TheConditions: "give its result by MatchConditions",
 }
 
 // remedied adds the remedy to an error that has one.

@@ -668,7 +668,10 @@ func TestASubresourceIsAdmitted(t *testing.T) {
 func TestWhoIsNotCalledIsToldWhy(t *testing.T) {
 	none := func(*corev1.Pod, *extension.Request) error { return nil }
 	team := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}
-	condition := []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "request.name == 'x'"}}
+	condition := func(expression string) []admissionregistrationv1.MatchCondition {
+		return []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: expression}}
+	}
+	ignore := admissionregistrationv1.Ignore
 	for name, test := range map[string]struct {
 		scope extension.Scope
 		want  string
@@ -676,14 +679,12 @@ func TestWhoIsNotCalledIsToldWhy(t *testing.T) {
 		"another operation": {extension.Scope{Name: "x", Rules: extension.Pods("DELETE", "UPDATE")}, "its rules name DELETE,UPDATE of v1 pods; this is CREATE of v1 pods"},
 		"another namespace": {extension.Scope{Name: "x", NamespaceSelector: team}, "its NamespaceSelector is kubernetes.io/metadata.name notin (admitkit-system,kube-node-lease,kube-system),team=a; the namespace has kubernetes.io/metadata.name=default"},
 		"other labels":      {extension.Scope{Name: "x", ObjectSelector: team}, "its ObjectSelector is team=a, and the object has other labels"},
-		"a condition":       {extension.Scope{Name: "x", MatchConditions: condition}, "its match condition mine is false, as given"},
+		"a condition":       {extension.Scope{Name: "x", MatchConditions: condition("request.userInfo.username == 'alice'")}, "its match condition mine is false"},
+		"a failure":         {extension.Scope{Name: "x", MatchConditions: condition("object.spec.hostname == 'a'"), FailurePolicy: &ignore}, "a match condition failed, and its failure policy is Ignore: mine: expression 'object.spec.hostname == 'a'' resulted in error: no such key: hostname"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := &verdict{TB: t}
 			client := admit.New(v, mutator(none, test.scope))
-			if test.scope.MatchConditions != nil {
-				client = client.MatchConditions(map[string]bool{"mine": false})
-			}
 			if result := client.Create(pod("web")); result.NotCalled["x"] != test.want || len(v.errors) > 0 {
 				t.Errorf("got %q, %q", result.NotCalled, v.errors)
 			}
@@ -815,6 +816,7 @@ func ended(t *testing.T, extensions any, ask func(*admit.Client)) (said string) 
 }
 
 func TestWhatOnlyAClusterKnowsEndsTheTestUntilItIsGiven(t *testing.T) {
+	const may = "authorizer.requestResource.check('delete').allowed()"
 	called := func(c *admit.Client, object *unstructured.Unstructured) int { return len(c.Create(object).Called) }
 	of := func(apiVersion, kind string) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{"name": "x"}}}
@@ -831,16 +833,16 @@ func TestWhatOnlyAClusterKnowsEndsTheTestUntilItIsGiven(t *testing.T) {
 		give   func(*admit.Client) *admit.Client
 		called int
 	}{
-		"a match condition that holds": {
-			extension.Scope{MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "request.name == 'x'"}}},
+		"a match condition that asks the authorizer": {
+			extension.Scope{MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: may}}},
 			of("v1", "Pod"),
-			"mine (request.name == 'x'): say what they evaluate to by MatchConditions",
+			"mine (" + may + ") reads the authorizer: give its result by MatchConditions",
 			func(c *admit.Client) *admit.Client { return c.MatchConditions(map[string]bool{"mine": true}) }, 1,
 		},
-		"a match condition that does not hold": {
-			extension.Scope{MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "request.name == 'y'"}}},
+		"one whose result is false": {
+			extension.Scope{MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: may}}},
 			of("v1", "Pod"),
-			"say what they evaluate to by MatchConditions",
+			"give its result by MatchConditions",
 			func(c *admit.Client) *admit.Client { return c.MatchConditions(map[string]bool{"mine": false}) }, 0,
 		},
 		"the plural of a custom kind": {

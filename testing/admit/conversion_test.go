@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -63,7 +64,10 @@ func TestAnObjectOfAnotherVersionIsConvertedForTheExtension(t *testing.T) {
 	converter := extension.Converting("alarms.alarm.example.com", "v2", extension.Between("v1",
 		func(from *v1.Alarm, to *v2.Alarm) error { to.Spec.Message = from.Spec.Text; return nil },
 		func(from *v2.Alarm, to *v1.Alarm) error { to.Spec.Text = from.Spec.Message; return nil }))
-	scope := extension.Scope{Rules: extension.Resources("alarm.example.com", "v2", []string{"alarms"}, "CREATE", "UPDATE")}
+	scope := extension.Scope{
+		Rules:           extension.Resources("alarm.example.com", "v2", []string{"alarms"}, "CREATE", "UPDATE"),
+		MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "converted", Expression: "object.spec.message == 'get up' && request.kind.version == 'v2' && request.requestKind.version == 'v1'"}},
+	}
 	shout := extension.MutatingFunc(func(_ context.Context, alarm *unstructured.Unstructured, req *extension.Request) error {
 		if req.Kind.Version != "v2" || req.RequestKind.Version != "v1" {
 			t.Errorf("the kind is %v, the client's %v", req.Kind, req.RequestKind)
@@ -80,6 +84,9 @@ func TestAnObjectOfAnotherVersionIsConvertedForTheExtension(t *testing.T) {
 		}}
 	}
 	client := admit.New(t, converter, shout)
+	if result := client.Create(early("sleep")); len(result.Called) > 0 {
+		t.Errorf("called, although its match condition is false: %+v", result)
+	}
 	for verb, result := range map[string]*admit.Result{"CREATE": client.Create(early("get up")), "UPDATE": client.Update(early("sleep"), early("get up"))} {
 		got, _ := result.Object.(*unstructured.Unstructured)
 		if !result.Allowed || got.GetAPIVersion() != "alarm.example.com/v1" || !reflect.DeepEqual(got.Object["spec"], map[string]any{"text": "GET UP", "time": ""}) {
