@@ -17,14 +17,14 @@ func misfit(part any) error {
 		all = reflect.PointerTo(typ)
 	}
 	return errors.Join(
-		fit[extension.Entitled](typ, "Rights() []rbacv1.PolicyRule")(all.MethodByName("Rights")),
-		fit[extension.NamespaceEntitled](typ, "NamespaceRights() map[string][]rbacv1.PolicyRule")(all.MethodByName("NamespaceRights")),
-		fit[extension.ClusterEntitled](typ, "ClusterRights() []rbacv1.PolicyRule")(all.MethodByName("ClusterRights")),
-		fit[extension.AggregateEntitled](typ, "AggregateLabel() string")(all.MethodByName("AggregateLabel")),
-		fit[extension.Reader](typ, "Reads() []client.Object")(all.MethodByName("Reads")),
-		fit[extension.Scoped](typ, "Scope() extension.Scope")(all.MethodByName("Scope")),
-		fit[extension.LeaderElected](typ, "NeedLeaderElection() bool")(all.MethodByName("NeedLeaderElection")),
-		fit[extension.Witness](typ, "Unseen(context.Context, *extension.Request, string)")(all.MethodByName("Unseen")),
+		fit[extension.Entitled](typ, 0, "Rights() []rbacv1.PolicyRule")(all.MethodByName("Rights")),
+		fit[extension.NamespaceEntitled](typ, 0, "NamespaceRights() map[string][]rbacv1.PolicyRule")(all.MethodByName("NamespaceRights")),
+		fit[extension.ClusterEntitled](typ, 0, "ClusterRights() []rbacv1.PolicyRule")(all.MethodByName("ClusterRights")),
+		fit[extension.AggregateEntitled](typ, 0, "AggregateLabel() string")(all.MethodByName("AggregateLabel")),
+		fit[extension.Reader](typ, 0, "Reads() []client.Object")(all.MethodByName("Reads")),
+		fit[extension.Scoped](typ, 0, "Scope() extension.Scope")(all.MethodByName("Scope")),
+		fit[extension.LeaderElected](typ, 0, "NeedLeaderElection() bool")(all.MethodByName("NeedLeaderElection")),
+		fit[extension.Witness](typ, 3, "Unseen(context.Context, *extension.Request, string)")(all.MethodByName("Unseen")),
 	)
 }
 
@@ -47,12 +47,13 @@ func scopedTwice(e any) error {
 }
 
 // fit returns a function that returns an error if a method of a type has the name of an interface's, and the type has not the
-// interface. A method with other parameters is meant for something else.
-func fit[I any](typ reflect.Type, want string) func(method reflect.Method, has bool) error {
+// interface, whose method is want, with some parameters. A method with another number of them is meant for something else.
+// They are not counted by [reflect.Type.Method]: the linker would keep every method of every type.
+func fit[I any](typ reflect.Type, parameters int, want string) func(method reflect.Method, has bool) error {
 	wanted := reflect.TypeFor[I]()
 	return func(method reflect.Method, has bool) error {
 		switch {
-		case !has || typ.Implements(wanted) || method.Type.NumIn()-1 != wanted.Method(0).Type.NumIn():
+		case !has || typ.Implements(wanted) || method.Type.NumIn()-1 != parameters:
 			return nil
 		case typ.Kind() != reflect.Pointer && reflect.PointerTo(typ).Implements(wanted):
 			return fmt.Errorf("%s has the method %s by its pointer only, so that nobody would call it: pass a pointer", typ, method.Name)

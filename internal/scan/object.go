@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 
@@ -91,6 +92,10 @@ func (s *scanner) admit(ctx context.Context, engine *offline.Engine, pass Pass, 
 			s.result.incomplete(fmt.Errorf("%s: %w", pass.Resource.GroupResource(), unknown))
 		} else if err != nil {
 			s.result.incomplete(fmt.Errorf("%s %s/%s: %w", pass.Resource.GroupResource(), o.namespace, o.name, err))
+		}
+		if refused := out.Status != nil && !slices.ContainsFunc(out.Steps, func(s offline.Step) bool { return s.Result == "denied" || s.Err != nil }); refused {
+			// It is a match condition that failed, before anybody was called.
+			s.result.incomplete(fmt.Errorf("%s %s/%s: refused before an extension was called: %s", pass.Resource.GroupResource(), o.namespace, o.name, out.Status.Message))
 		}
 		for i := range out.Steps {
 			if err := noteStep(all, req.Operation, &out.Steps[i]); err != nil {
