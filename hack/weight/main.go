@@ -27,8 +27,8 @@ import (
 )
 
 func main() {
-	library := flag.Float64("library", 1.10, "how many times as large as plain the program on package manager may be")
-	program := flag.Float64("program", 1.35, "the same, with the command line")
+	library := flag.Float64("library", 1.115, "how many times as large as plain the program on package manager may be")
+	program := flag.Float64("program", 1.37, "the same, with the command line")
 	out := flag.String("out", "bin/weight", "folder for the binaries")
 	doc := flag.String("write", "", "file whose table is written anew, docs/weight.md")
 	flag.Parse()

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 )
 
 // ofEntry is the path of a field of an entry, as the API server names it.
