@@ -9,7 +9,7 @@
 //   - act.Read (internal/act) reads the act from it;
 //   - Act.Identify adds the Pod, its node and the image;
 //   - Enforcer.Decide (internal/enforce) decides, where enforcement is on;
-//   - Redactor.Record removes secrets from the record;
+//   - act.Redact removes secrets from the record;
 //   - pipeline.keep (pipeline.go) hands the record to the sinks, to Closed sinks
 //     before the act goes on, and to Open sinks behind it;
 //   - outlet.begin (outlet.go) gives each sink its deadline;

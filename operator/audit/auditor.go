@@ -11,8 +11,8 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/cluster"
+	"github.com/admitkit/admitkit/extension/redact"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
-	"github.com/admitkit/admitkit/operator/audit/internal/act"
 	"github.com/admitkit/admitkit/operator/audit/internal/enforce"
 	"github.com/admitkit/admitkit/operator/audit/internal/touch"
 )
@@ -21,7 +21,7 @@ import (
 type auditor struct {
 	options    Options
 	namespaces []string // the watched ones, none for all
-	redactor   *act.Redactor
+	redactor   *redact.Redactor
 	pipeline   *pipeline
 
 	// The following are set by Register. The enforcer and the toucher are nil
@@ -38,7 +38,7 @@ func newAuditor(options Options, namespaces []string) (*auditor, error) {
 	if err != nil {
 		return nil, err
 	}
-	redactor, err := act.NewRedactor(options.Redact...)
+	redactor, err := redact.New(options.Redact...)
 	if err != nil {
 		return nil, fmt.Errorf("Redact: %w", err)
 	}

@@ -60,7 +60,7 @@ func (g *gate) Validate(ctx context.Context, obj runtime.Object, req *extension.
 func (g *gate) record(ctx context.Context, a *act.Act, d act.Decision) (record *v1alpha1.AuditRecord, refusal error) {
 	a.Settle(d)
 	a.Request.AddAuditAnnotation("record", a.Record.ID)
-	record = g.redactor.Record(a)
+	record = act.Redact(g.redactor, a)
 	refusal = g.pipeline.keep(ctx, record)
 	records.WithLabelValues(string(record.Way), string(record.Decision)).Inc()
 	return record, refusal

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/admitkit/admitkit/extension"
-	"github.com/admitkit/admitkit/operator/audit/internal/act"
+	"github.com/admitkit/admitkit/extension/redact"
 	"github.com/admitkit/admitkit/operator/audit/sink"
 )
 
@@ -99,7 +99,7 @@ const (
 )
 
 // DefaultRedact are the default patterns of [Options].Redact.
-var DefaultRedact = act.DefaultRedact
+var DefaultRedact = redact.Default
 
 // clusterName allows what clouds name clusters: ARNs and resource names too.
 var clusterName = regexp.MustCompile(`^[!-~]{0,253}$`)

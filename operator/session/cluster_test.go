@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/redact"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/operator/access"
@@ -379,7 +380,7 @@ func TestInvalidOptionsNameTheField(t *testing.T) {
 		"ServiceName is empty: with API": func(o *session.Options) { o.API, o.Folder, o.CAFile, o.ServerName = true, "/recordings", "", "c" },
 		"AccessNamespaces has no effect": func(o *session.Options) { o.AccessNamespaces = []string{"a"} },
 		"Evict has no effect":            func(o *session.Options) { o.Evict = true },
-		"Redact has no effect":           func(o *session.Options) { o.Redact = &audit.Redactor{} },
+		"Redact has no effect":           func(o *session.Options) { o.Redact = &redact.Redactor{} },
 		"Retention has no effect":        func(o *session.Options) { o.Retention = time.Hour },
 		"Retention is": func(o *session.Options) {
 			o.Folder, o.CAFile, o.ServiceName, o.Retention = "/recordings", "", "s", time.Minute

@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/admitkit/admitkit/extension/redact"
 	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
@@ -241,7 +242,7 @@ func TestASessionThatGoesOnAfterItsEndIsNotedAndOldRecordingsAreDeleted(t *testi
 }
 
 func TestARecordingHasNoSecretsThatTheRecordHasNot(t *testing.T) {
-	redactor, err := audit.NewRedactor(audit.DefaultRedact...)
+	redactor, err := redact.New(redact.Default...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -145,7 +145,7 @@ type Options struct {
 	// Input records what is typed, too, while the terminal echoes it.
 	Input bool
 	// Redact takes secrets out of recordings before they are stored, such as
-	// operator/audit's Redactor does it, by whose patterns records are without secrets.
+	// extension/redact does it, by whose patterns records are without secrets.
 	// Default: nothing is taken out.
 	Redact Redactor
 	// Max is how long a session may take, and Idle for how long its user may do nothing: whole

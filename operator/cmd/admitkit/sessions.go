@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/admitkit/admitkit/extension/redact"
 	"github.com/admitkit/admitkit/manager"
-	"github.com/admitkit/admitkit/operator/audit"
 	"github.com/admitkit/admitkit/operator/session"
 )
 
@@ -69,10 +69,10 @@ func (s *sessionFlags) bind(flags *pflag.FlagSet) {
 }
 
 // extension returns the extension.
-func (s *sessionFlags) extension(mgr *manager.Manager, auditObjects bool, accessNamespaces, redact []string) (*session.Session, error) {
+func (s *sessionFlags) extension(mgr *manager.Manager, auditObjects bool, accessNamespaces, patterns []string) (*session.Session, error) {
 	o := s.options
 	o.WithoutNodeProxy = !s.nodeProxy
-	redactor, err := audit.NewRedactor(redact...)
+	redactor, err := redact.New(patterns...)
 	if err != nil {
 		return nil, fmt.Errorf("--audit-redact: %w", err)
 	}

@@ -1,6 +1,6 @@
 // Package act says what a way into a running container is. An [Act] is read
 // from an admission request ([Read]), completed with its Pod ([Act.Identify]),
-// judged ([Act.Settle]) and cleaned of secrets ([Redactor.Record]).
+// judged ([Act.Settle]) and cleaned of secrets ([Redact]).
 package act
 
 import (

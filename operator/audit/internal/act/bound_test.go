@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/admitkit/admitkit/extension/redact"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/audit/internal/act"
 )
@@ -37,7 +38,7 @@ func fill(v reflect.Value, text string) {
 }
 
 func TestNoPartOfARecordIsLong(t *testing.T) {
-	redactor, err := act.NewRedactor(act.DefaultRedact...)
+	redactor, err := redact.New(redact.Default...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +46,7 @@ func TestNoPartOfARecordIsLong(t *testing.T) {
 	fill(reflect.ValueOf(&a.Record).Elem(), strings.Repeat("x", 100<<10))
 	a.Record.ID, a.Record.Amends, a.Record.Cluster, a.Record.Flags = "id", "", "", nil // what audit writes itself
 	a.Record.Way, a.Record.Verb, a.Record.Decision, a.Record.Rule = v1alpha1.WayExec, "connect", v1alpha1.AuditAllowed, ""
-	record := redactor.Record(a)
+	record := act.Redact(redactor, a)
 	text, err := json.Marshal(record)
 	if err != nil {
 		t.Fatal(err)

@@ -1,68 +1,23 @@
 package act
 
 import (
-	"errors"
-	"fmt"
-	"regexp"
 	"slices"
-	"strings"
 
+	"github.com/admitkit/admitkit/extension/redact"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 )
 
-// DefaultRedact are patterns of names whose values are secret.
-var DefaultRedact = []string{
-	`passw(or)?d`, `passphrase`, `pwd`, `secret`, `token`, `api[-_]?key`, `access[-_]?key`, `private[-_]?key`,
-	`credentials?`, `authorization`, `cookie`, `session[-_]?id`,
-}
-
-// redacted replaces a secret.
-const redacted = "REDACTED"
-
-// Redactor removes secrets from commands. It recognizes a secret by the name in
-// front of it: it guards against mishaps, and not against somebody who wants
-// their secret recorded. Nor may it help somebody who wants to hide a command: a value
-// in which a shell could find one stays as it is, see [mayRun].
-//
-// It reads a text once, from front to back, because anybody who may exec chooses the
-// text.
-type Redactor struct {
-	// secret matches names whose values are secret; nil if there are none.
-	secret *regexp.Regexp
-}
-
-// NewRedactor returns a Redactor for names that contain one of the patterns,
-// in upper or lower case. Without patterns it redacts nothing.
-func NewRedactor(patterns ...string) (*Redactor, error) {
-	if len(patterns) == 0 {
-		return &Redactor{}, nil
-	}
-	for _, p := range patterns {
-		if _, err := regexp.Compile(p); err != nil {
-			return nil, fmt.Errorf("pattern %q: %w", p, err)
-		}
-		if p == "" {
-			return nil, errors.New("an empty pattern matches every name; to redact nothing, give no patterns")
-		}
-	}
-	secret, err := regexp.Compile(`(?is)` + strings.Join(patterns, "|"))
-	if err != nil {
-		return nil, fmt.Errorf("patterns %q together: %w", patterns, err)
-	}
-	return &Redactor{secret}, nil
-}
-
-// Record returns a copy of an act's record without secrets, and short enough for
+// Redact returns a copy of an act's record without secrets, and short enough for
 // every sink. Flags say whether something is missing.
-func (r *Redactor) Record(a *Act) *v1alpha1.AuditRecord {
+func Redact(r *redact.Redactor, a *Act) *v1alpha1.AuditRecord {
 	record := a.Record.DeepCopy()
-	record.Command, record.CommandBytes, record.CommandSHA256 = r.clean(record, record.Command, commandLimit)
+	record.Command, record.CommandBytes, record.CommandSHA256 = clean(r, record, record.Command, commandLimit)
 	share := max(commandLimit/max(len(record.Containers), 1), leastCommand)
 	for i := range record.Containers {
 		c := &record.Containers[i]
-		c.Command, c.CommandBytes, c.CommandSHA256 = r.clean(record, c.Command, share)
+		c.Command, c.CommandBytes, c.CommandSHA256 = clean(r, record, c.Command, share)
 	}
-	if path := r.path(record.Path); path != record.Path {
+	if path := r.Path(record.Path); path != record.Path {
 		record.Path = path
 		flag(record, v1alpha1.FlagRedacted)
 	}
@@ -72,7 +27,7 @@ func (r *Redactor) Record(a *Act) *v1alpha1.AuditRecord {
 
 // clean returns a command as a record holds it, and, if it is cut, the size and sum
 // of the whole.
-func (r *Redactor) clean(record *v1alpha1.AuditRecord, command []string, most int) (cleaned []string, size int64, sum string) {
+func clean(r *redact.Redactor, record *v1alpha1.AuditRecord, command []string, most int) (cleaned []string, size int64, sum string) {
 	cleaned = r.Command(command)
 	if !slices.Equal(command, cleaned) {
 		flag(record, v1alpha1.FlagRedacted)
@@ -84,219 +39,4 @@ func (r *Redactor) clean(record *v1alpha1.AuditRecord, command []string, most in
 	flag(record, v1alpha1.FlagTruncated)
 	size, sum = Sum(command)
 	return short, size, sum
-}
-
-// Command returns a command and its arguments without their secrets.
-func (r *Redactor) Command(command []string) []string {
-	if r.secret == nil || command == nil {
-		return command
-	}
-	clean := make([]string, len(command))
-	for i, argument := range command {
-		if i > 0 && r.isFlag(command[i-1]) && !strings.HasPrefix(argument, "-") && !mayRun(argument) {
-			clean[i] = redacted
-			continue
-		}
-		clean[i] = r.text(argument)
-	}
-	return clean
-}
-
-// path returns the path behind a proxy without its secrets. A secret ends at the next
-// slash, or the rest of the path could be hidden behind the name of one.
-func (r *Redactor) path(path string) string {
-	if r.secret == nil {
-		return path
-	}
-	var clean strings.Builder
-	from := 0
-	for at := range len(path) {
-		if path[at] == '/' && !ofAddress(path, at) {
-			clean.WriteString(r.text(path[from:at]) + "/")
-			from = at + 1
-		}
-	}
-	return clean.String() + r.text(path[from:])
-}
-
-// ofAddress reports whether a slash is one of the two in http://user:password@host.
-func ofAddress(text string, at int) bool {
-	return strings.HasSuffix(text[:at], ":") && strings.HasPrefix(text[at:], "//") || strings.HasSuffix(text[:at], ":/")
-}
-
-// isFlag reports whether an argument is a flag whose value is the next argument.
-func (r *Redactor) isFlag(argument string) bool {
-	return strings.HasPrefix(argument, "-") && nameEnd(argument, 0) == len(argument) && r.isSecret(argument)
-}
-
-// mayRun reports whether a shell could find a command in a value: in a substitution, or
-// because the value becomes more than one word.
-func mayRun(value string) bool {
-	for i := range len(value) {
-		if isBlank(value[i]) || separates(value[i]) || expands(value[i]) {
-			return true
-		}
-	}
-	return false
-}
-
-// expands reports whether a shell makes something else of what follows: `a`, $(a), <(a),
-// (a), and rm${IFS}-r or {rm,-r}, which become several words.
-func expands(c byte) bool { return strings.IndexByte("`$({", c) >= 0 }
-
-// separates reports whether a command ends here, or a file is written or read.
-func separates(c byte) bool { return strings.IndexByte(";&|<>", c) >= 0 }
-
-// Text returns a text, such as what a terminal prints, without its secrets.
-func (r *Redactor) Text(text string) string {
-	if r.secret == nil {
-		return text
-	}
-	return r.text(text)
-}
-
-// text returns a text, such as that of a shell, without its secrets.
-func (r *Redactor) text(text string) string {
-	var clean strings.Builder
-	kept := 0 // how much of the text is in clean, or was left out
-	for at := 0; at < len(text); {
-		from, to, next := r.find(text, at)
-		if from == to {
-			at = next
-			continue
-		}
-		clean.WriteString(text[kept:from])
-		clean.WriteString(redacted)
-		kept, at = to, to
-	}
-	if kept == 0 {
-		return text
-	}
-	return clean.String() + text[kept:]
-}
-
-// find returns the secret behind the name that begins here, if there is both, and
-// where to look next if not.
-func (r *Redactor) find(text string, at int) (from, to, next int) {
-	if strings.HasPrefix(text[at:], "://") {
-		from, to = password(text, at+3)
-		return from, to, at + 1
-	}
-	end := nameEnd(text, at)
-	if end == at {
-		return 0, 0, at + 1
-	}
-	name, value, assigned := text[at:end], skipSpaces(text, end), assignment(text, end)
-	switch {
-	case isScheme(name) && value > end:
-		if from, to = value, tokenEnd(text, value); mayRun(text[from:to]) {
-			to = from
-		}
-	case assigned > 0 && r.isSecret(name):
-		from = skipScheme(text, assigned)
-		to = valueEnd(text, from)
-	case name[0] == '-' && value > end && (at == 0 || isBlank(text[at-1])) && !strings.HasPrefix(text[value:], "-") && r.isSecret(name):
-		from, to = value, valueEnd(text, value)
-	}
-	return from, to, end
-}
-
-// maxName is the length of the longest name that can be that of a secret.
-const maxName = 256
-
-func (r *Redactor) isSecret(name string) bool {
-	return len(name) <= maxName && r.secret.MatchString(name)
-}
-
-func isBlank(c byte) bool { return c == ' ' || '\t' <= c && c <= '\r' }
-
-func isNameByte(c byte) bool {
-	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-' || c == '.'
-}
-
-// while returns the first position from at on whose byte is not in the set.
-func while(text string, at int, in func(byte) bool) int {
-	for at < len(text) && in(text[at]) {
-		at++
-	}
-	return at
-}
-
-func nameEnd(text string, at int) int { return while(text, at, isNameByte) }
-
-// skipSpaces returns where the blanks of a line end: behind a line break, a shell has another command.
-func skipSpaces(text string, at int) int {
-	return while(text, at, func(c byte) bool { return c == ' ' || c == '\t' })
-}
-
-// assignment returns the position of the value behind the = or : that follows a name, which can be
-// quoted, or 0. A shell takes a word that a blank separates from NAME= for a command.
-func assignment(text string, at int) int {
-	if at < len(text) && (text[at] == '"' || text[at] == '\'') {
-		at++
-	}
-	sign := skipSpaces(text, at)
-	switch {
-	case sign == len(text) || text[sign] != '=' && text[sign] != ':':
-		return 0
-	case text[sign] == '=' && sign == at:
-		return sign + 1
-	}
-	return skipSpaces(text, sign+1)
-}
-
-// isScheme reports whether a name ends with a scheme of HTTP's Authorization (RFC
-// 9110), which a token follows.
-func isScheme(name string) bool {
-	word := name[strings.LastIndexAny(name, ".-")+1:]
-	return strings.EqualFold(word, "bearer") || strings.EqualFold(word, "basic")
-}
-
-// tokenEnd returns the end of the token behind a scheme.
-func tokenEnd(text string, at int) int {
-	return while(text, at, func(c byte) bool { return isNameByte(c) || strings.IndexByte("~+/=", c) >= 0 })
-}
-
-// skipScheme returns the position of the token, if a scheme is before it.
-func skipScheme(text string, at int) int {
-	end := nameEnd(text, at)
-	if token := skipSpaces(text, end); isScheme(text[at:end]) && token > end {
-		return token
-	}
-	return at
-}
-
-// password returns the password in the user information of a URL (RFC 3986, 3.2.1)
-// that begins here.
-func password(text string, at int) (from, to int) {
-	part := func(c byte) bool { return !isBlank(c) && strings.IndexByte(`/@"'`, c) < 0 }
-	from = while(text, at, func(c byte) bool { return c != ':' && part(c) }) + 1
-	to = while(text, min(from, len(text)), part)
-	if to >= len(text) || text[from-1] != ':' || text[to] != '@' || mayRun(text[from:to]) {
-		return 0, 0
-	}
-	return from, to
-}
-
-// valueEnd returns the end of a value, where a shell ends it. It can be quoted. It is
-// the beginning if the value may run, see [mayRun].
-func valueEnd(text string, from int) int {
-	quote, at := byte(0), from
-	if at < len(text) && (text[at] == '"' || text[at] == '\'') {
-		quote = text[at]
-		at++
-	}
-	for ; at < len(text); at++ {
-		switch c := text[at]; {
-		case c == quote && quote != 0:
-			return at + 1
-		case expands(c), quote != 0 && (isBlank(c) || separates(c)):
-			return from
-		case c == '\\' && quote == '"' && at+1 < len(text) && strings.IndexByte(`"\`, text[at+1]) >= 0:
-			at++
-		case quote == 0 && (isBlank(c) || separates(c) || strings.IndexByte(`"')`, c) >= 0):
-			return at
-		}
-	}
-	return at
 }

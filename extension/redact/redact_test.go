@@ -1,0 +1,159 @@
+package redact_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/admitkit/admitkit/extension/redact"
+	"github.com/admitkit/admitkit/internal/testkit"
+)
+
+func TestSecretsAreTakenOutOfCommands(t *testing.T) {
+	redactor, err := redact.New(redact.Default...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct{ command, want []string }{
+		"a flag with its value":            {[]string{"login", "--password=s3cr3t", "-u", "bob"}, []string{"login", "--password=REDACTED", "-u", "bob"}},
+		"a flag before its value":          {[]string{"login", "--password", "s3cr3t", "bob"}, []string{"login", "--password", "REDACTED", "bob"}},
+		"a flag with one dash":             {[]string{"app", "-token", "s3cr3t"}, []string{"app", "-token", "REDACTED"}},
+		"a flag whose name has more parts": {[]string{"aws", "--aws-secret-access-key=s3cr3t"}, []string{"aws", "--aws-secret-access-key=REDACTED"}},
+		"a flag without a value":           {[]string{"app", "--password", "--verbose"}, []string{"app", "--password", "--verbose"}},
+		"a variable":                       {[]string{"env", "PGPASSWORD=s3cr3t", "psql"}, []string{"env", "PGPASSWORD=REDACTED", "psql"}},
+		"a variable in a shell's text":     {[]string{"sh", "-c", "export API_KEY=s3cr3t; run"}, []string{"sh", "-c", "export API_KEY=REDACTED; run"}},
+		"a quoted value":                   {[]string{"sh", "-c", `TOKEN="s3cr3t" run 'x'`}, []string{"sh", "-c", `TOKEN=REDACTED run 'x'`}},
+		"a value in single quotes":         {[]string{"sh", "-c", `TOKEN='s3cr3t' run`}, []string{"sh", "-c", `TOKEN=REDACTED run`}},
+		"a value whose quote is not ended": {[]string{"sh", "-c", `TOKEN="s3cr3t`}, []string{"sh", "-c", `TOKEN=REDACTED`}},
+		"a flag in a shell's text":         {[]string{"sh", "-c", "mysql --password s3cr3t db"}, []string{"sh", "-c", "mysql --password REDACTED db"}},
+		"JSON":                             {[]string{"curl", "-d", `{"user":"bob","password": "s3cr3t"}`}, []string{"curl", "-d", `{"user":"bob","password": REDACTED}`}},
+		"a bearer token":                   {[]string{"curl", "-H", "X: Bearer s3cr3t.s3cr3t"}, []string{"curl", "-H", "X: Bearer REDACTED"}},
+		"a password in a URL":              {[]string{"psql", "postgres://bob:s3cr3t@db/app"}, []string{"psql", "postgres://bob:REDACTED@db/app"}},
+		"a query parameter":                {[]string{"curl", "https://x/?access_token=s3cr3t&a=b"}, []string{"curl", "https://x/?access_token=REDACTED&a=b"}},
+		"lower case and upper case":        {[]string{"x", "--PassWord=s3cr3t"}, []string{"x", "--PassWord=REDACTED"}},
+		"nothing secret":                   {[]string{"ls", "-la", "/tmp", "a=b"}, []string{"ls", "-la", "/tmp", "a=b"}},
+		"a name alone":                     {[]string{"cat", "/etc/passwd"}, []string{"cat", "/etc/passwd"}},
+		"an escaped quote in a value":      {[]string{"sh", "-c", `TOKEN="s3\"cr3t" run`}, []string{"sh", "-c", `TOKEN=REDACTED run`}},
+		"two flags in a shell's text":      {[]string{"sh", "-c", "app --password --verbose x"}, []string{"sh", "-c", "app --password --verbose x"}},
+		"an Authorization header":          {[]string{"curl", "-H", "Authorization: Basic czNjcjN0"}, []string{"curl", "-H", "Authorization: Basic REDACTED"}},
+		"no command":                       {nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := redactor.Command(test.command)
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestWhatAShellCouldRunIsNotTakenForASecret(t *testing.T) {
+	redactor, err := redact.New(redact.Default...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range [][]string{
+		{"eval", "$1", "--token", "rm -rf /data"},
+		{"eval", "$1", "--token", "rm\t-rf\t/data"},
+		{"eval", "$1", "--token", "a\nb"},
+		{"eval", "$1", "--token", "a;b"},
+		{"sh", "-c", `a_token="$(evil)"`},
+		{"sh", "-c", `a_token=$(evil)`},
+		{"sh", "-c", "a_token=`evil`"},
+		{"sh", "-c", `a_token=<(evil)`},
+		{"sh", "-c", `a_token="evil it"; $a_token`},
+		{"sh", "-c", `sh -c --token 'evil it'`},
+		{"sh", "-c", `curl http://a:$(evil)@b`},
+		{"eval", "$1", "--token", "rm${IFS}-rf${IFS}/data"},
+		{"eval", "$1", "--token", "{rm,-rf,/data}"},
+		{"eval", "$1", "--token", "a&evil"},
+		{"eval", "$1", "--token", "a|evil"},
+		{"eval", "$1", "--token", ">/data"},
+		{"sh", "-c", "eval $(echo http://a:rm${IFS}evil@b)"},
+		{"sh", "-c", "TOKEN= /usr/bin/evil -rf /data"},
+		{"sh", "-c", "TOKEN=\nevil"},
+		{"sh", "-c", ": --token\nevil"},
+		{"sh", "-c", ": bearer\nevil"},
+		{"sh", "-c", "# token:\nevil"},
+	} {
+		if diff := cmp.Diff(command, redactor.Command(command)); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+func TestASecretIsFoundInLinearTime(t *testing.T) {
+	redactor, err := redact.New(redact.Default...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// By the square of its length, half a MiB would take minutes. It takes up to 0.5 s, and has taken 11 s on a machine
+	// with thirty processes for two processors.
+	length, most := testkit.Long(32<<10, 512<<10), testkit.Long(10*time.Millisecond, time.Minute)
+	worst := time.Duration(0)
+	for _, part := range []string{"a", "a=", "token=", `token="`, `token='token="`, "token ", "--token ", "token   ", "token=$(", "://a", "://a:b", "bearer ", "token:bearer ", `"\`} {
+		took := time.Hour
+		for range testkit.Long(3, 1) { // the machine may be busy
+			began := time.Now()
+			redactor.Command([]string{strings.Repeat(part, length/len(part))})
+			took = min(took, time.Since(began))
+		}
+		worst = max(worst, took)
+		if took > most {
+			t.Errorf("%q again and again takes %s", part, took)
+		}
+	}
+	testkit.Figure("audit.redact_worst_ms", testkit.Milliseconds(worst), "ms")
+}
+
+func FuzzRedactionLeavesWhatAShellCouldRun(f *testing.F) {
+	redactor, err := redact.New(redact.Default...)
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, text := range []string{`a_token="$(evil)" --password x`, "://a:b@c", "Authorization: Bearer x", `"pwd" : 'x';y`} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		clean := redactor.Command([]string{text})[0]
+		for _, part := range []string{"`", "$", "(", "{", "<", ">", "&", "|", ";", "\n"} {
+			if strings.Count(clean, part) != strings.Count(text, part) {
+				t.Fatalf("%q becomes %q, which has another number of %q", text, clean, part)
+			}
+		}
+	})
+}
+
+func TestTheListOfNamesCanBeChanged(t *testing.T) {
+	pins, err := redact.New(`pin`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := pins.Command([]string{"--pin=1", "--password=2"}); got[0] != "--pin=REDACTED" || got[1] != "--password=2" {
+		t.Errorf("got %q", got)
+	}
+	none, err := redact.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := none.Command([]string{"--password=2"}); got[0] != "--password=2" {
+		t.Errorf("got %q", got)
+	}
+	for _, wrong := range []string{"(", ""} {
+		if _, err := redact.New(wrong); err == nil {
+			t.Errorf("pattern %q: got no error", wrong)
+		}
+	}
+}
+
+func ExampleRedactor_Command() {
+	redactor, err := redact.New(redact.Default...)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(redactor.Command([]string{"mysql", "--password", "hunter2", "shop"}))
+	// Output: [mysql --password REDACTED shop]
+}
