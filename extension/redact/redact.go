@@ -30,6 +30,8 @@ const redacted = "REDACTED"
 type Redactor struct {
 	// secret matches names whose values are secret; nil if there are none.
 	secret *regexp.Regexp
+	// replace returns what stands for a secret, of a thorough Redactor; nil otherwise.
+	replace func(secret string) string
 }
 
 // New returns a Redactor for names that contain one of the patterns,
@@ -50,8 +52,31 @@ func New(patterns ...string) (*Redactor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("patterns %q together: %w", patterns, err)
 	}
-	return &Redactor{secret}, nil
+	return &Redactor{secret: secret}, nil
 }
+
+// Thorough returns a Redactor for what is no evidence of commands. It takes values out also where
+// a shell could find a command in them, up to the end of the line behind a colon, and the
+// secrets that are known by their shape: private keys in PEM, JSON Web Tokens, and the tokens of
+// some services. The quotes of a value stay. replace returns what stands for a secret; it must
+// return what it has returned before as it is.
+func (r *Redactor) Thorough(replace func(secret string) string) *Redactor {
+	return &Redactor{secret: r.secret, replace: replace}
+}
+
+// IsSecret reports whether the value behind a name is secret.
+func (r *Redactor) IsSecret(name string) bool { return r.secret != nil && r.isSecret(name) }
+
+// replaced returns what stands for a secret.
+func (r *Redactor) replaced(secret string) string {
+	if r.replace == nil {
+		return redacted
+	}
+	return r.replace(secret)
+}
+
+// mayRun reports whether a value must stay, because a shell could find a command in it.
+func (r *Redactor) mayRun(value string) bool { return r.replace == nil && mayRun(value) }
 
 // Command returns a command and its arguments without their secrets.
 func (r *Redactor) Command(command []string) []string {
@@ -60,13 +85,23 @@ func (r *Redactor) Command(command []string) []string {
 	}
 	clean := make([]string, len(command))
 	for i, argument := range command {
-		if i > 0 && r.isFlag(command[i-1]) && !strings.HasPrefix(argument, "-") && !mayRun(argument) {
-			clean[i] = redacted
+		if i > 0 && r.isFlag(command[i-1]) && !strings.HasPrefix(argument, "-") && !r.mayRun(argument) {
+			clean[i] = r.replaced(argument)
 			continue
 		}
-		clean[i] = r.text(argument)
+		clean[i] = r.argument(argument)
 	}
 	return clean
+}
+
+// argument returns an argument without its secrets. A thorough Redactor takes all that follows
+// --NAME= or NAME= for its value.
+func (r *Redactor) argument(argument string) string {
+	name := nameEnd(argument, 0)
+	if value := name + 1; r.replace != nil && name > 0 && value < len(argument) && argument[name] == '=' && r.isSecret(argument[:name]) {
+		return argument[:value] + r.replace(argument[value:])
+	}
+	return r.text(argument)
 }
 
 // Path returns the path behind a proxy without its secrets. A secret ends at the next
@@ -124,6 +159,9 @@ func (r *Redactor) Text(text string) string {
 
 // text returns a text, such as that of a shell, without its secrets.
 func (r *Redactor) text(text string) string {
+	if r.replace != nil {
+		text = shapes.ReplaceAllStringFunc(text, r.replace)
+	}
 	var clean strings.Builder
 	kept := 0 // how much of the text is in clean, or was left out
 	for at := 0; at < len(text); {
@@ -133,7 +171,7 @@ func (r *Redactor) text(text string) string {
 			continue
 		}
 		clean.WriteString(text[kept:from])
-		clean.WriteString(redacted)
+		clean.WriteString(r.replaced(text[from:to]))
 		kept, at = to, to
 	}
 	if kept == 0 {
@@ -146,7 +184,7 @@ func (r *Redactor) text(text string) string {
 // where to look next if not.
 func (r *Redactor) find(text string, at int) (from, to, next int) {
 	if strings.HasPrefix(text[at:], "://") {
-		from, to = password(text, at+3)
+		from, to = r.password(text, at+3)
 		return from, to, at + 1
 	}
 	end := nameEnd(text, at)
@@ -156,17 +194,46 @@ func (r *Redactor) find(text string, at int) (from, to, next int) {
 	name, value, assigned := text[at:end], skipSpaces(text, end), assignment(text, end)
 	switch {
 	case isScheme(name) && value > end:
-		if from, to = value, tokenEnd(text, value); mayRun(text[from:to]) {
+		if from, to = value, tokenEnd(text, value); r.mayRun(text[from:to]) {
 			to = from
 		}
 	case assigned > 0 && r.isSecret(name):
 		from = skipScheme(text, assigned)
-		to = valueEnd(text, from)
+		from, to = r.value(text, from, strings.IndexByte(text[end:assigned], ':') >= 0)
 	case name[0] == '-' && value > end && (at == 0 || isBlank(text[at-1])) && !strings.HasPrefix(text[value:], "-") && r.isSecret(name):
-		from, to = value, valueEnd(text, value)
+		from, to = r.value(text, value, false)
 	}
 	return from, to, end
 }
+
+// value returns where a value begins and ends. A colon is in front of it, or something else.
+func (r *Redactor) value(text string, at int, colon bool) (from, to int) {
+	if r.replace == nil {
+		return at, valueEnd(text, at)
+	}
+	if at < len(text) && (text[at] == '"' || text[at] == '\'') {
+		return at + 1, quoteEnd(text, at+1, text[at])
+	}
+	return at, while(text, at, func(c byte) bool {
+		return c != '\n' && c != '\r' && (colon || !isBlank(c) && !separates(c) && strings.IndexByte(`"'`, c) < 0)
+	})
+}
+
+// quoteEnd returns where a quoted value ends: at its quote, or else at the end of the text.
+func quoteEnd(text string, at int, quote byte) int {
+	for ; at < len(text) && text[at] != quote; at++ {
+		if text[at] == '\\' && quote == '"' && at+1 < len(text) {
+			at++
+		}
+	}
+	return min(at, len(text))
+}
+
+// shapes are those of secrets that need no name.
+var shapes = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?` +
+	`|\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*` +
+	`|\b(?:gh[oprsu]_|github_pat_|glpat-|xox[abeoprs]-|sk_live_|rk_live_|npm_|hf_|hv[bs]\.|dop_v1_|AIza)[A-Za-z0-9_-]{16,}` +
+	`|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b`)
 
 // maxName is the length of the longest name that can be that of a secret.
 const maxName = 256
@@ -235,7 +302,10 @@ func skipScheme(text string, at int) int {
 
 // password returns the password in the user information of a URL (RFC 3986, 3.2.1)
 // that begins here.
-func password(text string, at int) (from, to int) {
+func (r *Redactor) password(text string, at int) (from, to int) {
+	if r.replace != nil {
+		return secretUser(text, at)
+	}
 	part := func(c byte) bool { return !isBlank(c) && strings.IndexByte(`/@"'`, c) < 0 }
 	from = while(text, at, func(c byte) bool { return c != ':' && part(c) }) + 1
 	to = while(text, min(from, len(text)), part)
@@ -243,6 +313,23 @@ func password(text string, at int) (from, to int) {
 		return 0, 0
 	}
 	return from, to
+}
+
+// secretUser returns the password in a URL, which may have an @ itself, or the user if there is
+// none and a token may stand there, as in https://TOKEN@host.
+func secretUser(text string, at int) (from, to int) {
+	end := while(text, at, func(c byte) bool { return !isBlank(c) && strings.IndexByte(`/?#"'`, c) < 0 })
+	to = at + strings.LastIndexByte(text[at:end], '@')
+	if to < at {
+		return 0, 0
+	}
+	if colon := strings.IndexByte(text[at:to], ':'); colon >= 0 {
+		return at + colon + 1, to
+	}
+	if strings.HasSuffix(text[:at], "http://") || strings.HasSuffix(text[:at], "https://") {
+		return at, to
+	}
+	return 0, 0
 }
 
 // valueEnd returns the end of a value, where a shell ends it. It can be quoted. It is

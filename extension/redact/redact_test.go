@@ -157,3 +157,56 @@ func ExampleRedactor_Command() {
 	fmt.Println(redactor.Command([]string{"mysql", "--password", "hunter2", "shop"}))
 	// Output: [mysql --password REDACTED shop]
 }
+
+// thorough returns a Redactor that replaces secrets by X, but for those.
+func thorough(t testing.TB) *redact.Redactor {
+	t.Helper()
+	redactor, err := redact.New(redact.Default...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return redactor.Thorough(func(string) string { return "X" })
+}
+
+func TestAThoroughRedactorLeavesNoValue(t *testing.T) {
+	redactor := thorough(t)
+	for text, want := range map[string]string{
+		`TOKEN="a b; c" run`:                            `TOKEN="X" run`,
+		`TOKEN=$(cat /x) run`:                           `TOKEN=X /x) run`,
+		`{"password": "s3\"cr3t", "a": 1}`:              `{"password": "X", "a": 1}`,
+		"password: my pass phrase\nuser: bob":           "password: X\nuser: bob",
+		"password: 'my pass phrase' # why":              "password: 'X' # why",
+		`--password 'a b' --user c`:                     `--password 'X' --user c`,
+		`TOKEN="never ended`:                            `TOKEN="X`,
+		"postgres://bob:p@ss(word@db/app":               "postgres://bob:X@db/app",
+		"https://s3cr3t@github.com/a/b":                 "https://X@github.com/a/b",
+		"ssh://git@github.com/a/b":                      "ssh://git@github.com/a/b",
+		"https://host/a@b":                              "https://host/a@b",
+		"Authorization: Bearer a(b)":                    "Authorization: Bearer X",
+		"key ghp_0123456789abcdefABCDEF here":           "key X here",
+		"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmVk": "X",
+		"a\n-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\nb": "a\nX\nb",
+		"-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----":               "-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----",
+		"nothing secret; ls -la": "nothing secret; ls -la",
+	} {
+		if got := redactor.Text(text); got != want {
+			t.Errorf("%q becomes %q, want %q", text, got, want)
+		}
+	}
+	if got := redactor.Command([]string{"login", "--password", "a b", "--token=$(c;d)", "bob"}); got[2] != "X" || got[3] != "--token=X" || got[4] != "bob" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func FuzzAThoroughRedactionIsFinal(f *testing.F) {
+	for _, text := range []string{`token="a b" --password x`, "https://a:b@c", "Authorization: Bearer x", `"pwd" : 'x';y`, "pwd:\n token: x", `secret='`} {
+		f.Add(text)
+	}
+	redactor := thorough(f)
+	f.Fuzz(func(t *testing.T, text string) {
+		once := redactor.Text(text)
+		if twice := redactor.Text(once); twice != once {
+			t.Fatalf("%q becomes %q, and then %q", text, once, twice)
+		}
+	})
+}
