@@ -77,6 +77,9 @@ type HandlerOptions struct {
 	// Mark has each object that an extension changes say so in the annotation [ChangedBy]:
 	// as PROGRAM@REVISION. Default: none.
 	Mark string
+	// Recorder keeps requests with their answers. Those that are refused before they reach a
+	// handler are not recorded. Default: none, which costs nothing.
+	Recorder Recorder
 	// OnStep is called with each handler's part in an admission, in the goroutine of
 	// that admission, and of the deadline for a handler that is cut off. Each call costs
 	// an encoding of the object. Default: none.
@@ -133,6 +136,7 @@ func (w *Webhook) Handler(options HandlerOptions) http.Handler {
 		maxBodyBytes: options.MaxBodyBytes, maxInFlight: int64(options.MaxInFlight),
 		memory: memory, estimate: limits.NewEstimate(w.Mutates(), handlers, options.Scheme),
 		log: log, sampled: sampled, meter: newWebhookMeter(name, options.MaxInFlight), tracer: tracer,
+		webhook: w, recorder: options.Recorder,
 	}
 }
 
@@ -148,6 +152,8 @@ type handler struct {
 	sampled      *zap.Logger // for what clients cause
 	meter        *webhookMeter
 	tracer       tracer
+	webhook      *Webhook
+	recorder     Recorder // nil for none
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.serve(w, r, &h.chain) }
@@ -209,6 +215,7 @@ type exchange struct {
 	context    requestContext
 	span       span
 	began      time.Time
+	taken      []byte // by the recorder; nil if it did not
 	// admitted is true when the answer was a decision.
 	admitted bool
 	// ended counts the two parts that end last, in either order: the chain and the
@@ -251,6 +258,9 @@ func (e *exchange) enter(ctx context.Context, body []byte, deadline time.Time) e
 			return e.enterUnseen(ctx, request, err, deadline)
 		}
 		return err
+	}
+	if e.recorder != nil {
+		e.taken = e.recorder.Take(string(e.request.UID), body)
 	}
 	e.passage.begin(e.chain, request, e.request, object)
 	return nil
@@ -421,6 +431,7 @@ func (e *exchange) answer() {
 		_ = http.NewResponseController(e.w).SetWriteDeadline(time.Now().Add(answerTimeout))
 	}
 	e.admitted = true
+	e.record(response, http.StatusOK, nil)
 	e.sent(http.StatusOK, nil, review.WriteResponse(e.w, response))
 }
 
@@ -432,6 +443,7 @@ func (e *exchange) fail(err error) {
 	}
 	countRefusal(e.name, code, err)
 	e.logFailure(code, err)
+	e.record(nil, code, err)
 	e.sent(code, err, review.WriteFailure(e.w, code, err))
 }
 

@@ -51,8 +51,11 @@ func (e *exchange) observe(ctx context.Context) {
 	select {
 	case <-done:
 		response = &e.passage.response
+		e.record(response, http.StatusOK, nil)
 	case <-wait.C:
+		e.record(nil, http.StatusGatewayTimeout, context.DeadlineExceeded)
 	case <-ctx.Done():
+		e.record(nil, http.StatusGatewayTimeout, ctx.Err())
 	}
 	e.logDecision(response)
 	e.admitted = true

@@ -37,6 +37,7 @@ func OtherRevisions(webhooks []*Webhook, options HandlerOptions) http.Handler {
 	if options.Logger == nil {
 		options.Logger = zap.NewNop()
 	}
+	options.Recorder = nil // a webhook of another revision is none that this one could be compared by
 	return &otherRevisions{
 		mutating:   newOtherWebhooks(webhooks, true, options),
 		validating: newOtherWebhooks(webhooks, false, options),
