@@ -148,6 +148,7 @@ func (o *Options) completeServing() error {
 		notNegative("Serving.MaxMemoryBytes", s.MaxMemoryBytes),
 		notNegative("Serving.MaxConnections", s.MaxConnections),
 		notNegative("Serving.DrainPeriod", *s.DrainPeriod),
+		s.completeRecording(),
 	)
 }
 

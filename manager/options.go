@@ -177,6 +177,16 @@ type ServingOptions struct {
 	// admitkit.dev/changed-by: the fingerprint and the version of the program, and the names
 	// of the extensions. Default: false.
 	ChangedBy bool
+	// RecordDir is a folder in which admissions are kept with their answers, for the command
+	// replay. It is made if it does not exist. Secrets that can be recognized are replaced; see
+	// docs/replay.md for what cannot. Nothing waits for it: what cannot be written in time is
+	// dropped and counted. Default: none, nothing is recorded.
+	RecordDir string
+	// RecordShare is the share of the admissions to record, up to 1. Default: 1, all.
+	RecordShare float64
+	// RecordLimitBytes is what the recordings in RecordDir may occupy; the oldest are removed.
+	// It is at least 1 MiB. An entry of more than an eighth of it is dropped. Default: 1 GiB.
+	RecordLimitBytes int64
 	// DrainPeriod is how long a manager keeps serving after it was told to stop,
 	// while it reports that it is not ready, so that endpoints and connections
 	// move on to other replicas. Then it finishes the requests in flight. Default:

@@ -16,6 +16,7 @@ import (
 
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/internal/recording"
 	"github.com/admitkit/admitkit/internal/registration"
 	"github.com/admitkit/admitkit/manager/buildinfo"
 	"github.com/admitkit/admitkit/manager/internal/health"
@@ -133,7 +134,8 @@ type serving struct {
 	server   *webhook.Server // nil if there are neither webhooks nor conversions
 	port     net.Listener    // nil unless Options.Port is FreePort
 	handling webhook.HandlerOptions
-	served   map[string]bool // paths of webhooks
+	served   map[string]bool     // paths of webhooks
+	recorder *recording.Recorder // nil if nothing is recorded
 	// readsSynced waits for the cache of what extensions read.
 	readsSynced func(context.Context) bool
 }
@@ -213,6 +215,12 @@ func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 		Scheme: o.Scheme, Logger: log, TracerProvider: o.Serving.TracerProvider, MaxBodyBytes: o.Serving.MaxBodyBytes, MaxInFlight: o.Serving.MaxInFlight,
 		Memory:     webhook.NewMemory(o.Serving.MaxMemoryBytes), // of all webhooks: the process has one limit
 		Exemptions: s.exemptions, Mark: s.mark(),
+	}
+	if s.recorder, err = s.newRecorder(); err != nil {
+		return err
+	}
+	if s.recorder != nil { // else it would be an interface with nil in it
+		handling.Recorder = s.recorder
 	}
 	s.handling = handling
 	s.tellModes(s.webhooks)
@@ -306,6 +314,7 @@ func (s *serving) run(ctx context.Context) error {
 		}
 		return err
 	}
+	defer s.record()() // until the server has drained
 	detached := context.WithoutCancel(ctx)
 	serveCtx, stopServer := context.WithCancel(detached)
 	defer stopServer()

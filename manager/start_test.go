@@ -29,6 +29,7 @@ import (
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/recording"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 )
@@ -413,8 +414,8 @@ func TestStopIsGracefulAndMayBeCalledTwice(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	entered, release := make(chan struct{}, 100), make(chan struct{})
-	drain := 100 * time.Millisecond
-	r := start(t, manager.Options{Namespaces: []string{namespace}, Serving: manager.ServingOptions{DrainPeriod: &drain}}, mark("a", extension.Scope{Name: "mark"}),
+	drain, recordings := 100*time.Millisecond, t.TempDir()
+	r := start(t, manager.Options{Namespaces: []string{namespace}, Serving: manager.ServingOptions{DrainPeriod: &drain, RecordDir: recordings}}, mark("a", extension.Scope{Name: "mark"}),
 		extension.Mutating(extension.MutatorFunc[*corev1.Pod](func(ctx context.Context, pod *corev1.Pod, _ *extension.Request) error {
 			if pod.Name != "slow" {
 				return nil
@@ -457,6 +458,16 @@ func TestStopIsGracefulAndMayBeCalledTwice(t *testing.T) {
 	}
 	if err := r.stop(); err != nil {
 		t.Error(err)
+	}
+	inFlight := 0
+	damages, err := recording.Read([]string{recordings}, func(e *recording.Entry) error {
+		if e.Webhook.Name == "slow" && bytes.Contains(e.Request, []byte(`"name":"slow"`)) && e.Answer.Outcome == recording.Allowed {
+			inFlight++
+		}
+		return nil
+	})
+	if err != nil || len(damages) > 0 || inFlight == 0 {
+		t.Errorf("%v, %v: the request in flight is not recorded", err, damages)
 	}
 	r.Stop()
 	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "started before") {

@@ -110,6 +110,10 @@ func (f *flags) bindServing(set *pflag.FlagSet) {
 	set.StringVar(&o.Serving.ExemptionsFile, "exemptions-file", "", "YAML file with exemptions from extensions; it is read again when it changes")
 	_ = cobra.MarkFlagFilename(set, "exemptions-file") // it is there
 	set.BoolVar(&o.Serving.ChangedBy, "changed-by", false, "have objects that an extension changes say so in the annotation admitkit.dev/changed-by, with the program's version and the extensions' names")
+	set.StringVar(&o.Serving.RecordDir, "record", "", "folder in which to keep admissions with their answers, for replay; secrets that can be recognized are replaced (default: none, nothing is recorded)")
+	_ = cobra.MarkFlagDirname(set, "record") // it is there
+	set.Float64Var(&o.Serving.RecordShare, "record-share", 0, "share of the admissions to record, such as 0.1 (default 1, all)")
+	set.Int64Var(&o.Serving.RecordLimitBytes, "record-limit", 0, "bytes that the recordings may occupy on disk; the oldest are removed (default 1 GiB)")
 	set.StringVar(&o.Serving.HealthAddress, "health-address", ":8081", "address of /healthz and /readyz, another for each process on a machine; empty for none")
 	set.StringVar(&o.Serving.MetricsAddress, "metrics-address", ":8080", "address of /metrics, another for each process on a machine; empty for none")
 	set.BoolVar(&o.Serving.MetricsSecure, "metrics-secure", false, "serve /metrics over HTTPS, and only to those whom RBAC lets get it")
@@ -134,6 +138,14 @@ func (f *flags) hide(set *pflag.FlagSet, count []string) (show func()) {
 			flag.Hidden = false
 		}
 	}
+}
+
+// hideInHelp keeps these flags out of the help of a subcommand that runs without a cluster.
+func (f *flags) hideInHelp(cmd *cobra.Command) {
+	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		defer f.hide(cmd.InheritedFlags())()
+		cmd.Parent().HelpFunc()(cmd, args)
+	})
 }
 
 // complete returns the options. The flags must be parsed.

@@ -19,7 +19,7 @@ import (
 // ofFlag are the options whose flag says what their group, or their type, says in Go.
 var ofFlag = map[string]string{
 	"Certificates.Dir": "certificate-dir", "Registration.Annotations": "webhook-annotations", "Watching.QueueLength": "watcher-queue-length",
-	"Namespaces": "namespace", "OperatorFingerprint": "fingerprint", "KubeConfig": "kubeconfig", "Serving.ClientCAFile": "client-ca", "Registration.Modes": "mode",
+	"Namespaces": "namespace", "OperatorFingerprint": "fingerprint", "KubeConfig": "kubeconfig", "Serving.ClientCAFile": "client-ca", "Serving.RecordDir": "record", "Serving.RecordLimitBytes": "record-limit", "Registration.Modes": "mode",
 }
 
 var hump = regexp.MustCompile(`([a-z])([A-Z])|([A-Z])([A-Z][a-z])`)
