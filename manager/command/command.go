@@ -17,6 +17,7 @@
 //	my-ext review     run the extensions on manifests, without a cluster
 //	my-ext scan       run the extensions on what the cluster stores, and change nothing
 //	my-ext explain    say which extensions see an object of the cluster, and what they would do
+//	my-ext replay     run the extensions on recorded admissions, and print what differs
 //	my-ext manifests  print the manifests of an installation
 //	my-ext version    print the version of the program, and that of admitkit in it
 //
@@ -36,7 +37,7 @@
 //	0  done; also after SIGINT or SIGTERM
 //	1  it failed, or review denied something, found a change in vain or a call without the
 //	   right to it, or with --strict an object that reaches no extension; or scan found
-//	   something that is denied, stuck or failed
+//	   something that is denied, stuck or failed, or replay a difference
 //	2  the request is wrong: a flag, an option, an extension, a scope, a manifest
 package command
 
@@ -95,7 +96,7 @@ func New(name string, build Build, options ...Option) *cobra.Command {
 Each flag can also be set by an environment variable: --webhook-namespace by
 ADMITKIT_WEBHOOK_NAMESPACE. The flag wins.
 
-Exit codes: 0 done; 1 failed, or denied by review or scan; 2 a flag, option, scope or manifest is wrong.`,
+Exit codes: 0 done; 1 failed, denied by review or scan, or different in replay; 2 a flag, option, scope or manifest is wrong.`,
 		Version:       buildinfo.Get().Short(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -103,7 +104,8 @@ Exit codes: 0 done; 1 failed, or denied by review or scan; 2 a flag, option, sco
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return wrong(err) })
 	f.bind(root, name)
 	s := subcommands{f, build}
-	root.AddCommand(s.start(), s.register(), s.serve(), s.reconcile(), s.check(), s.unregister(), newReview(name, f, build), newScan(name, f, build), newExplain(name, f, build), newManifests(name, f, build), newVersion())
+	root.AddCommand(s.start(), s.register(), s.serve(), s.reconcile(), s.check(), s.unregister(), newReview(name, f, build), newScan(name, f, build), newExplain(name, f, build),
+		newReplay(name, f, build), newManifests(name, f, build), newVersion())
 	for _, sub := range root.Commands() {
 		run := sub.RunE
 		sub.RunE = func(cmd *cobra.Command, args []string) error { return f.inFlags(cmd.Flags(), run(cmd, args)) }

@@ -140,10 +140,10 @@ func (f *flags) hide(set *pflag.FlagSet, count []string) (show func()) {
 	}
 }
 
-// hideInHelp keeps these flags out of the help of a subcommand that runs without a cluster.
-func (f *flags) hideInHelp(cmd *cobra.Command) {
+// hideInHelp keeps the other flags out of the help of a subcommand for which only some count.
+func (f *flags) hideInHelp(cmd *cobra.Command, count []string) {
 	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
-		defer f.hide(cmd.InheritedFlags())()
+		defer f.hide(cmd.InheritedFlags(), count)()
 		cmd.Parent().HelpFunc()(cmd, args)
 	})
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/admitkit/admitkit/internal/offline"
 	"github.com/admitkit/admitkit/internal/offline/memcluster"
 	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/webhook"
 )
 
 // review runs the extensions on manifests without a cluster.
@@ -121,10 +122,7 @@ func newReview(name string, f *flags, build Build) *cobra.Command {
 	set.StringToStringVar(&r.namespaceLabels, "namespace-labels", nil, "labels of the namespace, for scopes that select by them (default: those of the Namespace among the manifests)")
 	set.StringToStringVar(&r.conditions, "match-conditions", nil, "results of match conditions that only a cluster can evaluate, such as those that ask the authorizer: NAME=true or NAME=false")
 	set.BoolVar(&r.dryRun, "dry-run", false, "make the request a dry run")
-	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
-		defer f.hide(cmd.InheritedFlags(), ofReview)()
-		cmd.Parent().HelpFunc()(cmd, args)
-	})
+	f.hideInHelp(cmd, ofReview)
 	return cmd
 }
 
@@ -377,14 +375,25 @@ func (r *review) results() (map[string]bool, error) {
 	return results, nil
 }
 
-// engine makes the manager, with the cluster in memory behind it. Call stop in the end.
+// engine makes the engine of the manager's webhooks. Call stop in the end.
 func (r *review) engine(cmd *cobra.Command, cluster *memcluster.Cluster) (engine *offline.Engine, stop func(), err error) {
-	if err := quiet(cmd); err != nil {
+	mgr, webhooks, stop, err := r.manage(cmd, cluster)
+	if err != nil {
 		return nil, nil, err
+	}
+	with := offline.Options{Forbidden: cluster.TakeForbidden, Converters: mgr.Converters()}
+	with.Webhook.Exemptions = mgr.Exemptions()
+	return offline.New(webhooks, with), stop, nil
+}
+
+// manage makes the manager, with the cluster in memory behind it. Call stop in the end.
+func (r *review) manage(cmd *cobra.Command, cluster *memcluster.Cluster) (mgr *manager.Manager, webhooks []*webhook.Webhook, stop func(), err error) {
+	if err := quiet(cmd); err != nil {
+		return nil, nil, nil, err
 	}
 	options, err := r.flags.complete(cmd)
 	if err != nil {
-		return nil, nil, wrong(err)
+		return nil, nil, nil, wrong(err)
 	}
 	account := cluster.NewAccount()
 	if len(r.with) == 0 {
@@ -392,27 +401,24 @@ func (r *review) engine(cmd *cobra.Command, cluster *memcluster.Cluster) (engine
 	}
 	options = withCluster(options, account)
 	cluster.SetScheme(options.Scheme)
-	mgr, err := newManager(unserved(options), r.build)
-	if err != nil {
-		return nil, nil, err
+	if mgr, err = newManager(unserved(options), r.build); err != nil {
+		return nil, nil, nil, err
 	}
 	if err := restrict(account, mgr, cluster.Kinds); err != nil {
-		return nil, nil, wrong(err)
+		return nil, nil, nil, wrong(err)
 	}
-	webhooks, err := mgr.Webhooks(cmd.Context())
+	webhooks, err = mgr.Webhooks(cmd.Context())
 	if err == nil {
 		err = offline.KindsOf(cluster.Kinds).Check(webhooks)
 	}
 	if err != nil {
-		return nil, nil, wrong(err)
+		return nil, nil, nil, wrong(err)
 	}
 	stop = func() {}
 	if len(r.with) > 0 {
 		stop = startCache(cmd.Context(), mgr.GetKubeManager().GetCache())
 	}
-	with := offline.Options{Forbidden: cluster.TakeForbidden, Converters: mgr.Converters()}
-	with.Webhook.Exemptions = mgr.Exemptions()
-	return offline.New(webhooks, with), stop, nil
+	return mgr, webhooks, stop, nil
 }
 
 // quiet logs errors alone, unless the user wants more: the log would hide what the

@@ -562,6 +562,13 @@ spec: {group: example.com, names: {kind: Gateway, plural: gateways}, scope: Name
 					t.Errorf("exit code %d, want %d and %q: %s%s", code, test.code, want, stdout, stderr)
 				}
 			}
+			if name == "all" {
+				dir := recordings(t, strings.NewReplacer("pods\",\"mutates", "tenant\",\"mutates", `"apps"`, `"default"`).Replace(recorded(true, "web", `{"outcome":"allowed"}`)))
+				stdout, stderr, code := runBuilt(t, build, "", append([]string{"replay", dir}, test.args...)...)
+				if code != 1 || !strings.Contains(stdout, "+    tenant: shop gold\n") {
+					t.Errorf("a replay: exit code %d: %s%s", code, stdout, stderr)
+				}
+			}
 		})
 	}
 }

@@ -84,10 +84,7 @@ func newScan(name string, f *flags, build Build) *cobra.Command {
 func (s *scanning) bindUser(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.user, "user", "", "user who makes the requests (default: admin, in the group system:masters)")
 	cmd.Flags().StringSliceVar(&s.groups, "groups", nil, "groups of the user, in addition to system:authenticated")
-	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
-		defer s.flags.hide(cmd.InheritedFlags(), append(ofReview, "kubeconfig"))()
-		cmd.Parent().HelpFunc()(cmd, args)
-	})
+	s.flags.hideInHelp(cmd, append(slices.Clone(ofReview), "kubeconfig"))
 }
 
 func (s *scanning) run(cmd *cobra.Command) error {

@@ -87,6 +87,11 @@
 // names (see [Client.With]), or on the conversion of an object to another version. If you
 // need the rest of an API server, testing/managertest runs extensions on a real one.
 //
+// # Recorded admissions
+//
+// [Client.Replay] sends admissions that a server recorded to the extensions, and fails the test
+// if they answer differently.
+//
 // # Reconcilers
 //
 // A test of a Reconciler registers it with [Client.Manager], adds objects with
@@ -151,6 +156,7 @@ type server struct {
 	// host has the rights of the extensions, tests has all.
 	host, tests *standIn
 	engine      *offline.Engine
+	webhooks    []*webhook.Webhook // of the engine
 }
 
 // New returns a client of the extensions. They run in this order. Each one is an
@@ -458,6 +464,7 @@ func (s *server) makeEngine() (err error) {
 	if err == nil {
 		err = offline.KindsOf(s.cluster.Kinds).Check(webhooks)
 	}
+	s.webhooks = webhooks
 	s.engine = offline.New(webhooks, offline.Options{
 		Webhook: webhook.HandlerOptions{Scheme: s.scheme, Logger: s.host.logger},
 		Effects: s.cluster.TakeWrites, Forbidden: s.cluster.TakeForbidden, Converters: parts.Converters,

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -932,4 +934,26 @@ func TestWhatIsNoExtensionIsSaid(t *testing.T) {
 		}
 	}()
 	admit.New(fatal{t}, struct{}{}).Create(pod("web"))
+}
+
+func TestAReplayFailsTheTestWithWhatDiffers(t *testing.T) {
+	line := func(by string) string {
+		return `{"webhook":{"name":"owner","mutates":true,"mode":"Enforce"},"request":{"uid":"1","name":"web","namespace":"apps","operation":"CREATE","kind":{"version":"v1","kind":"Pod"},` +
+			`"resource":{"version":"v1","resource":"pods"},"userInfo":{"username":"alice"},"object":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"}}},` +
+			`"answer":{"outcome":"allowed","warnings":["owned by alice"],"auditAnnotations":{"extension.MutatorFunc.owner":"alice"},"object":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web","annotations":{"owner":"` + by + `"}}}}}` + "\n"
+	}
+	for by, want := range map[string]string{"alice": "", "bob": "mutate/owner: effect: changed otherwise: 1\n"} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "some.jsonl"), []byte(line(by)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		v := &verdict{TB: t}
+		admit.New(v, owner).Replay(dir)
+		if said := strings.Join(v.errors, "\n"); !strings.Contains(said, want) || (said == "") != (want == "") {
+			t.Errorf("a recording of %s: it says %q", by, said)
+		}
+	}
+	if said := ended(t, owner, func(c *admit.Client) { c.Replay(t.TempDir()) }); !strings.Contains(said, "no admission is recorded there") {
+		t.Errorf("without recordings it says %q", said)
+	}
 }

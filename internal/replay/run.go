@@ -1,0 +1,188 @@
+package replay
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/internal/recording"
+	"github.com/admitkit/admitkit/webhook"
+)
+
+// maxBodyBytes is the largest review that is sent: whatever the limit of the process was that
+// recorded it.
+const maxBodyBytes = 64 << 20
+
+// Options are the options of [Run].
+type Options struct {
+	// Webhooks are those of today's build.
+	Webhooks []*webhook.Webhook
+	// Handling has the options of their handlers. Run sets those about limits.
+	Handling webhook.HandlerOptions
+	// Build says what today's build is, for Update.
+	Build string
+	// Update writes today's answers into the recordings where they differ. What was recorded of
+	// webhooks that no longer exist is left out.
+	Update bool
+}
+
+// ErrNothing is the error of [Run] if a folder has no recordings, or all of them no admission.
+var ErrNothing = recording.ErrNothing
+
+// Run replays the recordings in folders.
+func Run(ctx context.Context, dirs []string, options Options) (*Report, error) {
+	redactor, err := recording.NewRedactor()
+	if err != nil {
+		return nil, err
+	}
+	options.Handling.MaxBodyBytes, options.Handling.Memory, options.Handling.Recorder = maxBodyBytes, webhook.NewMemory(0), nil
+	r := &run{options: options, redactor: redactor, handlers: map[*webhook.Webhook]http.Handler{}, report: newReport()}
+	var damages []recording.Damage
+	if options.Update {
+		damages, err = recording.Rewrite(dirs, func(e *recording.Entry) (bool, error) { return r.update(ctx, e) })
+	} else {
+		damages, err = recording.Read(dirs, func(e *recording.Entry) error {
+			_, _, err := r.entry(ctx, e)
+			return err
+		})
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, damage := range damages {
+		r.report.Unreadable = append(r.report.Unreadable, damage.String())
+	}
+	if r.report.Reviews == 0 {
+		return nil, fmt.Errorf("%s: %w", strings.Join(slices.Concat(dirs, r.report.Unreadable), "; "), ErrNothing)
+	}
+	r.report.finish()
+	return r.report, nil
+}
+
+type run struct {
+	options  Options
+	redactor *recording.Redactor
+	handlers map[*webhook.Webhook]http.Handler
+	report   *Report
+}
+
+// entry replays an admission. It returns today's answer, and whether it differs; nil if no webhook
+// answers it.
+func (r *run) entry(ctx context.Context, e *recording.Entry) (now *answered, differs bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, false, err
+	}
+	r.report.Reviews++
+	w, why := r.find(e.Webhook)
+	if why != nil {
+		r.report.add(e, []difference{*why})
+	}
+	if w == nil {
+		return nil, true, nil
+	}
+	if now, err = r.send(ctx, w, e); err != nil || why != nil {
+		return now, true, err
+	}
+	if e.Answer.Outcome == recording.Unfinished {
+		r.report.Unfinished++
+		return now, false, nil
+	}
+	r.report.time(e, now.took)
+	differences, err := r.compare(e, now.answer)
+	r.report.add(e, differences)
+	return now, len(differences) > 0, err
+}
+
+// update replays an admission, and puts today's answer into it if that differs.
+func (r *run) update(ctx context.Context, e *recording.Entry) (keep bool, err error) {
+	now, differs, err := r.entry(ctx, e)
+	if err != nil || !differs {
+		return true, err
+	}
+	r.report.Updated++
+	if now == nil {
+		return false, nil
+	}
+	e.Answer, e.Build, e.Webhook = now.answer, r.options.Build, recording.WebhookOf(now.by)
+	return true, r.redactor.Entry(e)
+}
+
+// find returns the webhook of a recorded one, and what is different about it. It is found by its
+// name or, since a scope without one is named by what is in it, by its extensions.
+func (r *run) find(recorded recording.Webhook) (*webhook.Webhook, *difference) {
+	candidates := r.having(func(w recording.Webhook) bool { return w.Mutates == recorded.Mutates && w.Name == recorded.Name })
+	if len(candidates) == 0 {
+		candidates = r.having(func(w recording.Webhook) bool {
+			return w.Mutates == recorded.Mutates && slices.Equal(w.Extensions, recorded.Extensions)
+		})
+	}
+	if len(candidates) == 0 {
+		return nil, &difference{Kind: "webhook", Change: "it no longer exists"}
+	}
+	// The webhooks of one name and mode are for different namespaces, which is not recorded.
+	of := func(w *webhook.Webhook) bool { return w.Mode == recorded.Mode }
+	if same := slices.IndexFunc(candidates, func(w *webhook.Webhook) bool {
+		return of(w) && slices.Equal(recording.WebhookOf(w).Extensions, recorded.Extensions)
+	}); same >= 0 {
+		return candidates[same], nil
+	}
+	if i := slices.IndexFunc(candidates, of); i >= 0 {
+		return candidates[i], nil
+	}
+	return candidates[0], &difference{Kind: "mode", Change: fmt.Sprintf("%s → %s", recorded.Mode, candidates[0].Mode)}
+}
+
+func (r *run) having(is func(recording.Webhook) bool) (found []*webhook.Webhook) {
+	for _, w := range r.options.Webhooks {
+		if is(recording.WebhookOf(w)) {
+			found = append(found, w)
+		}
+	}
+	return found
+}
+
+// answered is what a webhook answers today.
+type answered struct {
+	by     *webhook.Webhook
+	answer recording.Answer
+	took   time.Duration
+}
+
+// send sends a recorded request to a webhook.
+func (r *run) send(ctx context.Context, w *webhook.Webhook, e *recording.Entry) (*answered, error) {
+	handler := r.handlers[w]
+	if handler == nil {
+		handler = w.Handler(r.options.Handling)
+		r.handlers[w] = handler
+	}
+	body := slices.Concat([]byte(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":`), e.Request, []byte("}"))
+	request := httptest.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("%s?timeout=%s", w.Path(), w.Scope.Timeout), bytes.NewReader(body))
+	request.Header.Set("Content-Type", "application/json")
+	recorder := httptest.NewRecorder()
+	began := time.Now()
+	handler.ServeHTTP(recorder, request)
+	took := time.Since(began)
+	var review admissionv1.AdmissionReview
+	var status metav1.Status
+	into := any(&review)
+	if recorder.Code != http.StatusOK {
+		into = &status
+	}
+	if err := json.Unmarshal(recorder.Body.Bytes(), into); err != nil {
+		return nil, fmt.Errorf("webhook %s: HTTP status %d with %q: %w", w.Name, recorder.Code, recorder.Body, err)
+	}
+	answer, err := e.Answered(review.Response, recorder.Code, status.Message)
+	if err != nil {
+		return nil, fmt.Errorf("webhook %s: %w", w.Name, err)
+	}
+	return &answered{w, answer, took}, nil
+}
