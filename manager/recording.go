@@ -23,7 +23,7 @@ func (s *ServingOptions) completeRecording() error {
 	switch {
 	case s.RecordDir == "" && (s.RecordShare != 0 || s.RecordLimitBytes != 0):
 		return errors.New("Serving.RecordShare, Serving.RecordLimitBytes: set without Serving.RecordDir, which names the folder")
-	case s.RecordShare < 0 || s.RecordShare > 1:
+	case !(s.RecordShare >= 0 && s.RecordShare <= 1): // not a number, too
 		return fmt.Errorf("Serving.RecordShare: %v: must be more than 0, and 1 at most", s.RecordShare)
 	case s.RecordLimitBytes != 0 && s.RecordLimitBytes < leastRecordLimit:
 		return fmt.Errorf("Serving.RecordLimitBytes: %d: must be at least %d", s.RecordLimitBytes, leastRecordLimit)

@@ -191,7 +191,11 @@ func (r *Redactor) find(text string, at int) (from, to, next int) {
 	if end == at {
 		return 0, 0, at + 1
 	}
-	name, value, assigned := text[at:end], skipSpaces(text, end), assignment(text, end)
+	name, value := text[at:end], skipSpaces(text, end)
+	assigned := assignment(text, end)
+	if assigned == 0 && r.replace != nil { // the name may be in quotes that are escaped
+		assigned = assignment(text, while(text, end, isBackslash))
+	}
 	switch {
 	case isScheme(name) && value > end:
 		if from, to = value, tokenEnd(text, value); r.mayRun(text[from:to]) {
@@ -211,33 +215,42 @@ func (r *Redactor) value(text string, at int, colon bool) (from, to int) {
 	if r.replace == nil {
 		return at, valueEnd(text, at)
 	}
-	if at < len(text) && (text[at] == '"' || text[at] == '\'') {
-		return at + 1, quoteEnd(text, at+1, text[at])
+	if quote := while(text, at, isBackslash); quote < len(text) && (text[quote] == '"' || text[quote] == '\'') {
+		return quote + 1, quoteEnd(text, quote+1, text[at:quote+1])
 	}
 	return at, while(text, at, func(c byte) bool {
 		return c != '\n' && c != '\r' && (colon || !isBlank(c) && !separates(c) && strings.IndexByte(`"'`, c) < 0)
 	})
 }
 
-// quoteEnd returns where a quoted value ends: at its quote, or else at the end of the text.
-func quoteEnd(text string, at int, quote byte) int {
-	for ; at < len(text) && text[at] != quote; at++ {
-		if text[at] == '\\' && quote == '"' && at+1 < len(text) {
+// quoteEnd returns where a quoted value ends: at its quote, which may be escaped itself, or else at
+// the end of the text.
+func quoteEnd(text string, at int, quote string) int {
+	if quote != `"` {
+		if end := strings.Index(text[at:], quote); end >= 0 {
+			return at + end
+		}
+		return len(text)
+	}
+	for ; at < len(text) && text[at] != '"'; at++ {
+		if text[at] == '\\' {
 			at++
 		}
 	}
 	return min(at, len(text))
 }
 
+func isBackslash(c byte) bool { return c == '\\' }
+
 // shapes are those of secrets that need no name.
 var shapes = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?` +
 	`|\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*` +
 	`|\b(?:gh[oprsu]_|github_pat_|glpat-|xox[abeoprs]-|sk_live_|rk_live_|npm_|hf_|hv[bs]\.|dop_v1_|AIza)[A-Za-z0-9_-]{16,}` +
-	`|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b`)
+	`|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|hooks\.slack\.com/services/[A-Za-z0-9/]+`)
 
 // hasShape reports whether a text may match shapes. Most texts do not, and this is faster.
 func hasShape(text string) bool {
-	for _, part := range []string{"PRIVATE KEY-----", "eyJ", "gh", "github_pat_", "glpat-", "xox", "k_live_", "npm_", "hf_", "hv", "dop_v1_", "AIza", "AKIA", "ASIA"} {
+	for _, part := range []string{"PRIVATE KEY-----", "eyJ", "gh", "github_pat_", "glpat-", "xox", "k_live_", "npm_", "hf_", "hv", "dop_v1_", "AIza", "AKIA", "ASIA", "hooks.slack"} {
 		if strings.Contains(text, part) {
 			return true
 		}

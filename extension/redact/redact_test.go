@@ -187,7 +187,9 @@ func TestAThoroughRedactorLeavesNoValue(t *testing.T) {
 		"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmVk": "X",
 		"a\n-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\nb": "a\nX\nb",
 		"-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----":               "-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----",
-		"nothing secret; ls -la": "nothing secret; ls -la",
+		`msg="{\"password\": \"a b\", \"c\": 1}"`:                                    `msg="{\"password\": \"X\", \"c\": 1}"`,
+		"https://hooks.slack.com/services/T0/B0/s3cr3t":                              "https://X",
+		"nothing secret; ls -la":                                                     "nothing secret; ls -la",
 	} {
 		if got := redactor.Text(text); got != want {
 			t.Errorf("%q becomes %q, want %q", text, got, want)

@@ -51,7 +51,10 @@ type Options struct {
 // The bounds of what waits for the disk.
 const (
 	maxWaiting      = 1024
-	maxWaitingBytes = 32 << 20
+	maxWaitingBytes = 8 << 20
+	// maxBody is the largest request that is recorded. While its secrets are taken out, it
+	// occupies many times as much.
+	maxBody = 1 << 20
 )
 
 // Recorder writes the admissions of a process into a folder. What it cannot write in time, it
@@ -62,7 +65,7 @@ type Recorder struct {
 	segments *segments
 	queue    chan *webhook.Recorded
 	seed     maphash.Seed
-	waiting  atomic.Int64 // bytes of bodies
+	waiting  atomic.Int64 // bytes of bodies and patches
 	crowded  atomic.Bool  // since something last fit
 	failing  bool         // since something was last written
 	unread   bool         // since an admission could last be redacted
@@ -91,6 +94,10 @@ func (r *Recorder) Take(uid string, body []byte) []byte {
 	if float64(maphash.String(r.seed, uid)) > r.options.Share*math.MaxUint64 {
 		return nil
 	}
+	if len(body) > maxBody {
+		recordings.WithLabelValues(dropped).Inc()
+		return nil
+	}
 	if size := int64(len(body)); r.waiting.Add(size) > maxWaitingBytes {
 		r.waiting.Add(-size)
 		r.drop()
@@ -99,17 +106,29 @@ func (r *Recorder) Take(uid string, body []byte) []byte {
 	return bytes.Clone(body)
 }
 
+// sizeOf returns what an admission occupies while it waits.
+func sizeOf(recorded *webhook.Recorded) int64 {
+	size := int64(len(recorded.Body))
+	if recorded.Response != nil {
+		size += int64(len(recorded.Response.Patch))
+	}
+	return size
+}
+
 // Keep implements webhook.Recorder.
 func (r *Recorder) Keep(recorded *webhook.Recorded) {
-	select {
-	case r.queue <- recorded:
-		if r.crowded.CompareAndSwap(true, false) {
-			r.options.Logger.Info("admissions are recorded again")
+	if size := sizeOf(recorded); r.waiting.Add(size-int64(len(recorded.Body))) <= maxWaitingBytes {
+		select {
+		case r.queue <- recorded:
+			if r.crowded.CompareAndSwap(true, false) {
+				r.options.Logger.Info("admissions are recorded again")
+			}
+			return
+		default:
 		}
-	default:
-		r.waiting.Add(-int64(len(recorded.Body)))
-		r.drop()
 	}
+	r.waiting.Add(-sizeOf(recorded))
+	r.drop()
 }
 
 // drop counts an admission that there is no room for.
@@ -151,7 +170,7 @@ func (r *Recorder) finish() {
 
 // keep writes an admission, and counts it.
 func (r *Recorder) keep(recorded *webhook.Recorded) {
-	defer r.waiting.Add(-int64(len(recorded.Body)))
+	defer r.waiting.Add(-sizeOf(recorded))
 	line, err := r.line(recorded)
 	if err != nil {
 		recordings.WithLabelValues(dropped).Inc()
@@ -182,6 +201,9 @@ func (r *Recorder) line(recorded *webhook.Recorded) (line []byte, err error) {
 		}
 	}()
 	entry, err := newEntry(recorded, r.options.Build)
+	if err == nil && len(entry.Answer.Object) > 2*maxBody {
+		err = errTooLarge
+	}
 	if err != nil {
 		return nil, err
 	}

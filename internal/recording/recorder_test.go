@@ -233,8 +233,11 @@ func TestARecordingIsBounded(t *testing.T) {
 		before := counted(t, "dropped")
 		r.Keep(r.recordedOf(t, 200<<10))
 		r.Keep(r.recordedOf(t, 1<<10))
+		if r.Take("1", make([]byte, 1<<20+1)) != nil {
+			t.Error("a body of more than 1 MiB is taken")
+		}
 		r.finish(t)
-		if counted(t, "dropped") != before+1 || bytes.Count(r.content(t), []byte("\n")) != 1 {
+		if counted(t, "dropped") != before+2 || bytes.Count(r.content(t), []byte("\n")) != 1 {
 			t.Errorf("%d are dropped, the log is %v", counted(t, "dropped")-before, r.logs.All())
 		}
 	})
@@ -243,7 +246,7 @@ func TestARecordingIsBounded(t *testing.T) {
 		before := counted(t, "dropped")
 		var waiting []*webhook.Recorded
 		one := *r.recordedOf(t, 10)
-		for range 64 {
+		for range 16 {
 			if body := r.Take("1", make([]byte, 1<<20)); body != nil { // no JSON, so it is not kept
 				recorded := one
 				recorded.Body = body
@@ -251,14 +254,14 @@ func TestARecordingIsBounded(t *testing.T) {
 			}
 		}
 		taken := len(waiting)
-		if taken != 31 || counted(t, "dropped") != before+64-taken || r.logs.Len() != 1 {
-			t.Errorf("%d of 64 MiB are taken, %d are counted as dropped, the log is %v", taken, counted(t, "dropped")-before, r.logs.All())
+		if taken != 7 || counted(t, "dropped") != before+16-taken || r.logs.Len() != 1 {
+			t.Errorf("%d of 16 MiB are taken, %d are counted as dropped, the log is %v", taken, counted(t, "dropped")-before, r.logs.All())
 		}
 		for _, recorded := range waiting {
 			r.Keep(recorded)
 		}
 		r.finish(t)
-		if r.Take("1", make([]byte, 30<<20)) == nil {
+		if r.Take("1", make([]byte, 1<<20)) == nil {
 			t.Error("there is no room when everything is written")
 		}
 	})

@@ -52,7 +52,8 @@ func (r *Redactor) isSecret(name string) bool {
 }
 
 // patterns are those of names in objects, besides [redact.Default].
-var patterns = append(slices.Clone(redact.Default), `key[-_]?data`, `client[-_]?key`, `signing[-_]?key`, `encryption[-_]?key`, `connection[-_]?string`, `(?:^|[^a-z])(?:dsn|pin)(?:$|[^a-z])`, `salt`)
+var patterns = append(slices.Clone(redact.Default), `key[-_]?data`, `(?:client|signing|encryption|master|account|shared|ssh|deploy|gpg|pgp|license|auth|app|storage|root)[-_]?key`,
+	`connection[-_]?string`, `(?:^|[^a-z])(?:dsn|pin|otp|creds?|auth|jwt|bearer|salt)(?:$|[^a-z])`, `(?:^|[^a-z]|db|user|admin|root|smtp|mail|redis|ftp|my|pg)pass(?:$|[^a-z])`, `dockerc(?:onfigjson|fg)`)
 
 // NewRedactor returns a Redactor with a key of its own, by which nobody can guess values from
 // their placeholders. It is never stored.
@@ -116,7 +117,8 @@ var identifier = newSet("apiVersion kind name generateName namespace uid resourc
 
 // reference matches the names of fields that say where a secret is, or how it is used, but not
 // what it is, such as secretName and tokenExpirationSeconds.
-var reference = regexp.MustCompile(`[a-z](?:Names?|Namespaces?|Refs?|References?|Paths?|Kind|Policy|Type|Class|Seconds|Selector)$`)
+var reference = regexp.MustCompile(`[a-z](?:Names?|Namespaces?|Refs?|References?|Paths?|Kind|Policy|Type|Class|Selector|Labels|Annotations|Mode|Version|Format|Algorithm|` +
+	`Audiences?|Issuer|URL|Endpoint|Host|Port|Enabled|Seconds|TTL|Duration|Period|Timeout|Expiry|Expiration|Count|Size|Length)$`)
 
 // inside has the names of fields below the name of a secret whose values are none: those of
 // references, volumes and token requests.
@@ -200,10 +202,17 @@ func (w *walk) isNamedSecret(object map[string]any) bool {
 
 // field redacts the value of a field.
 func (w *walk) field(path, name string, value any) any {
-	if !w.inSchema && w.isSecret(name) && !reference.MatchString(name) {
+	if !w.inSchema && w.isSecret(name) && !reference.MatchString(name) && !isGroup(name, value) {
 		return w.secret(path, value)
 	}
 	return w.value(path, name, value)
+}
+
+// isGroup reports whether the name is that of a group of settings, such as auth: {type: basic}, in
+// which not everything is secret.
+func isGroup(name string, value any) bool {
+	_, isObject := value.(map[string]any)
+	return isObject && strings.EqualFold(name, "auth")
 }
 
 // value redacts a value that is not secret by its name.

@@ -32,8 +32,8 @@ const maxSegment = 64 << 20
 // overhead bounds what gzip adds to data that it cannot compress.
 const overhead = 4 << 10
 
-// errTooLarge is the error of an entry that no segment has room for.
-var errTooLarge = errors.New("the entry is larger than a segment, which is an eighth of the limit")
+// errTooLarge is the error of an entry that no segment has room for, or whose object became too large.
+var errTooLarge = errors.New("the entry is too large")
 
 // segments are the files of one process in a folder. They are not safe for concurrent use.
 type segments struct {

@@ -171,6 +171,9 @@ func (f *flags) complete(cmd *cobra.Command) (manager.Options, error) {
 		}
 		options.PodSelector = selector
 	}
+	if cmd.Flags().Changed("record-share") && options.Serving.RecordShare == 0 {
+		return options, errors.New("--record-share: 0 records nothing: leave out --record, or set a share such as 0.1")
+	}
 	for _, name := range slices.Sorted(maps.Keys(f.modes)) {
 		rule := manager.ModeRule{Extensions: []string{name}}
 		if err := rule.Mode.UnmarshalText([]byte(f.modes[name])); err != nil {
