@@ -13,7 +13,9 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"go.uber.org/zap"
@@ -325,4 +327,57 @@ func TestAFolderThatCannotBeWritten(t *testing.T) {
 			t.Error("it is not recorded again")
 		}
 	})
+}
+
+func TestManyGoroutinesMayRecord(t *testing.T) {
+	r := newRecorder(t, nil)
+	before := counted(t, "kept") + counted(t, "dropped")
+	ctx, stop := context.WithCancel(t.Context())
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		r.Run(ctx)
+	}()
+	object := container(`"env":[{"name":"TOKEN","value":"s3cr3t"}]`)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 50 {
+				r.admit(t, repeating(true), object)
+			}
+		})
+	}
+	all.Wait()
+	stop()
+	<-written
+	if lines := bytes.Count(r.content(t), []byte("\n")); lines == 0 || counted(t, "kept")+counted(t, "dropped") != before+400 {
+		t.Errorf("%d of 400 are recorded, and %d counted", lines, counted(t, "kept")+counted(t, "dropped")-before)
+	}
+}
+
+func TestAFailureIsRecordedAndWhetherTimeWasOver(t *testing.T) {
+	r := newRecorder(t, nil)
+	for _, failure := range []struct {
+		code int
+		err  error
+	}{
+		{http.StatusInternalServerError, errors.New("token: s3cr3t")},
+		{http.StatusGatewayTimeout, context.DeadlineExceeded},
+		{http.StatusInternalServerError, fmt.Errorf("the client is gone: %w", context.Canceled)},
+	} {
+		recorded := r.recordedOf(t, 10)
+		recorded.Response, recorded.Code, recorded.Err = nil, failure.code, failure.err
+		r.Keep(recorded)
+	}
+	r.finish(t)
+	var outcomes []string
+	if _, err := recording.Read([]string{r.dir}, func(e *recording.Entry) error {
+		outcomes = append(outcomes, e.Answer.Outcome)
+		if strings.Contains(e.Answer.Message, "s3cr3t") {
+			t.Errorf("the message is %q", e.Answer.Message)
+		}
+		return nil
+	}); err != nil || !slices.Equal(outcomes, []string{recording.Failed, recording.Unfinished, recording.Unfinished}) {
+		t.Errorf("%v: the outcomes are %v", err, outcomes)
+	}
 }
