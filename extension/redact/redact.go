@@ -5,6 +5,7 @@
 package redact
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -193,8 +194,11 @@ func (r *Redactor) find(text string, at int) (from, to, next int) {
 	}
 	name, value := text[at:end], skipSpaces(text, end)
 	assigned := assignment(text, end)
-	if assigned == 0 && r.replace != nil { // the name may be in quotes that are escaped
-		assigned = assignment(text, while(text, end, isBackslash))
+	if r.replace != nil {
+		if from, to = r.element(text, at, end); to > from {
+			return from, to, end
+		}
+		assigned = cmp.Or(arrow(text, end), assigned, assignment(text, while(text, end, isBackslash)))
 	}
 	switch {
 	case isScheme(name) && value > end:
@@ -300,6 +304,23 @@ func assignment(text string, at int) int {
 		return sign + 1
 	}
 	return skipSpaces(text, sign+1)
+}
+
+// arrow returns the position of the value behind the => or -> that follows a name, or 0.
+func arrow(text string, at int) int {
+	sign := skipSpaces(text, while(text, at, func(c byte) bool { return c == '"' || c == '\'' }))
+	if strings.HasPrefix(text[sign:], "=>") || strings.HasPrefix(text[sign:], "->") {
+		return skipSpaces(text, sign+2)
+	}
+	return 0
+}
+
+// element returns the text of an element of XML whose name, which ends here, is that of a secret.
+func (r *Redactor) element(text string, at, end int) (from, to int) {
+	if at == 0 || text[at-1] != '<' || end == len(text) || text[end] != '>' || !r.isSecret(text[at:end]) {
+		return 0, 0
+	}
+	return end + 1, while(text, end+1, func(c byte) bool { return c != '<' })
 }
 
 // isScheme reports whether a name ends with a scheme of HTTP's Authorization (RFC

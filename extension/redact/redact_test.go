@@ -190,6 +190,8 @@ func TestAThoroughRedactorLeavesNoValue(t *testing.T) {
 		`msg="{\"password\": \"a b\", \"c\": 1}"`:                                    `msg="{\"password\": \"X\", \"c\": 1}"`,
 		"https://hooks.slack.com/services/T0/B0/s3cr3t":                              "https://X",
 		"nothing secret; ls -la":                                                     "nothing secret; ls -la",
+		"<a><password>a b</password><c>d</c></a>":                                    "<a><password>X</password><c>d</c></a>",
+		"'token' => 'a b', 'c' => 'd'":                                               "'token' => 'X', 'c' => 'd'",
 	} {
 		if got := redactor.Text(text); got != want {
 			t.Errorf("%q becomes %q, want %q", text, got, want)

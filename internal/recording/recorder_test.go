@@ -311,11 +311,11 @@ func TestAFolderThatCannotBeWritten(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := counted(t, "dropped")
-		for range 40 { // beyond the segment that is open
+		for range 8 { // beyond the segment that is open
 			r.Keep(r.recordedOf(t, 64<<10))
 		}
 		r.finish(t)
-		if dropped := counted(t, "dropped") - before; dropped < 30 || r.logs.FilterMessageSnippet("the disk fails").Len() != 1 {
+		if dropped := counted(t, "dropped") - before; dropped < 6 || r.logs.FilterMessageSnippet("the disk fails").Len() != 1 {
 			t.Errorf("%d are dropped, the log is %v", dropped, r.logs.All())
 		}
 		if err := os.Mkdir(r.dir, 0o700); err != nil {

@@ -53,7 +53,7 @@ func (r *Redactor) isSecret(name string) bool {
 
 // patterns are those of names in objects, besides [redact.Default].
 var patterns = append(slices.Clone(redact.Default), `key[-_]?data`, `(?:client|signing|encryption|master|account|shared|ssh|deploy|gpg|pgp|license|auth|app|storage|root)[-_]?key`,
-	`connection[-_]?string`, `(?:^|[^a-z])(?:dsn|pin|otp|creds?|auth|jwt|bearer|salt)(?:$|[^a-z])`, `(?:^|[^a-z]|db|user|admin|root|smtp|mail|redis|ftp|my|pg)pass(?:$|[^a-z])`, `dockerc(?:onfigjson|fg)`)
+	`connection[-_]?string`, `(?:^|[^a-z])(?:dsn|pin|otp|creds?|auth|jwt|bearer|salt)(?:$|[^a-z])`, `(?:^|[^a-z]|db|user|admin|root|smtp|mail|redis|ftp|my|pg)pass(?:$|[^a-z])`, `dockerc(?:onfigjson|fg)`, `(?:^|[^a-z])sig(?:$|[^a-z])`, `amz[-_]?signature`)
 
 // NewRedactor returns a Redactor with a key of its own, by which nobody can guess values from
 // their placeholders. It is never stored.
@@ -284,9 +284,9 @@ func (w *walk) text(path, text string) string {
 	return clean
 }
 
-// onlyInYAML matches a text whose secrets may be recognized only as YAML: those of a Secret, and
-// values of several lines.
-var onlyInYAML = regexp.MustCompile(`(?m)^[ \t-]*["']?kind["']?:[ \t]*["']?Secret\b|:[ \t]*[|>][-+0-9]*[ \t]*(?:#.*)?$`)
+// onlyInYAML matches a text whose secrets may be recognized only as YAML: those of a Secret,
+// values of several lines, and what is below a name.
+var onlyInYAML = regexp.MustCompile(`(?m)^[ \t-]*["']?kind["']?:[ \t]*["']?Secret\b|[\w"']:[ \t]*(?:[|>][-+0-9]*)?[ \t]*(?:#.*)?$|^[ \t]*- `)
 
 var separator = regexp.MustCompile(`(?m)^---.*\n`)
 
