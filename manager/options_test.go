@@ -252,6 +252,14 @@ func TestAPortInUseIsReportedAndNothingRegistered(t *testing.T) {
 	}
 }
 
+func TestAFolderForRecordingsThatCannotBeWrittenIsNamed(t *testing.T) {
+	t.Parallel()
+	r := newManager(t, manager.Options{Namespaces: []string{newNamespace(t)}, Serving: manager.ServingOptions{RecordDir: os.DevNull + "/recordings"}}, mark("a", extension.Scope{}))
+	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "Serving.RecordDir: mkdir "+os.DevNull) {
+		t.Errorf("got %v, want the option RecordDir", err)
+	}
+}
+
 func TestAHostOfAnotherMachineIsNamed(t *testing.T) {
 	t.Parallel()
 	r := newManager(t, manager.Options{Namespaces: []string{newNamespace(t)}, Host: "192.0.2.1"}, mark("a", extension.Scope{}))

@@ -21,8 +21,8 @@ type Report struct {
 	Differing int `json:"differing"`
 	// Updated is how many recordings got today's answer, or were left out.
 	Updated int `json:"updated,omitempty"`
-	// Unfinished is how many had no decision in time when they were recorded. They are not
-	// compared.
+	// Unfinished is how many had no decision in time when they were recorded, or of a webhook
+	// that only observes have none now. They are not compared.
 	Unfinished  int      `json:"unfinished,omitempty"`
 	Differences []*Group `json:"differences"`
 	// Webhooks have the times of the admissions that were compared.
@@ -195,7 +195,7 @@ func (r *Report) Text() string {
 		fmt.Fprintf(&text, "skipped: %s\n", part)
 	}
 	if r.Unfinished > 0 {
-		fmt.Fprintf(&text, "%d had no decision in time when they were recorded, and are not compared\n", r.Unfinished)
+		fmt.Fprintf(&text, "%d had no decision in time, and are not compared\n", r.Unfinished)
 	}
 	for _, t := range r.Webhooks {
 		fmt.Fprintf(&text, "%s: p50 %s, now %s; p90 %s, now %s; p99 %s, now %s\n",

@@ -22,6 +22,10 @@ import (
 // recorded it.
 const maxBodyBytes = 64 << 20
 
+// observedWait is how long a webhook that only observes waits for its handlers before it answers
+// without what they found.
+const observedWait = 500 * time.Millisecond
+
 // Options are the options of [Run].
 type Options struct {
 	// Webhooks are those of today's build.
@@ -92,7 +96,7 @@ func (r *run) entry(ctx context.Context, e *recording.Entry) (now *answered, dif
 	if now, err = r.send(ctx, w, e); err != nil || why != nil {
 		return now, true, err
 	}
-	if e.Answer.Outcome == recording.Unfinished {
+	if e.Answer.Outcome == recording.Unfinished || now.by.Observes() && now.took >= observedWait {
 		r.report.Unfinished++
 		return now, false, nil
 	}

@@ -83,7 +83,7 @@ func TestReplay(t *testing.T) {
 			[]string{recorded(false, "web", denied)}, []string{"--mode=extension.ValidatorFunc=warn"}, 1, []string{"validate/pods: mode: Enforce → Warn: 1\n"},
 		},
 		"no decision was made in time": {
-			[]string{recorded(false, "web", `{"outcome":"unfinished","code":504}`)}, nil, 0, []string{"1 had no decision in time when they were recorded, and are not compared"},
+			[]string{recorded(false, "web", `{"outcome":"unfinished","code":504}`)}, nil, 0, []string{"1 had no decision in time, and are not compared"},
 		},
 		"a value was replaced": {
 			[]string{strings.ReplaceAll(recorded(false, "web", `{"outcome":"allowed"}`), `"tookMicros"`, `"replaced":["request.object.spec.password","answer.message"],"tookMicros"`)},
