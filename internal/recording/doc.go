@@ -5,5 +5,5 @@
 // each, takes the secrets out ([Redactor]), and writes it into the segments of a folder. [Read]
 // reads them again, and [Rewrite] changes them.
 //
-// Read entry.go first, then redact.go, recorder.go, segments.go and read.go.
+// Read entry.go first, then redact.go, placeholder.go, recorder.go, segments.go and read.go.
 package recording
