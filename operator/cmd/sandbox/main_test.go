@@ -165,6 +165,19 @@ func TestAdmissionOfOurKindsFailsClosed(t *testing.T) {
 	}
 }
 
+func TestTheGuardsOfRunsStayInForce(t *testing.T) {
+	output, err := execute(t, append(slices.Clone(brokered), "--mode=*=observe")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(output, "path: /validate/"); n < 14 || strings.Contains(output, "path: /observe/") {
+		t.Errorf("of %d validating webhooks some are not in force: %s", n, output)
+	}
+	if _, err := execute(t, append(slices.Clone(brokered), "--mode=admission.podGuard=warn")...); err == nil || !strings.Contains(err.Error(), "admission.podGuard: it cannot be in Warn: its Scope.Modes are [Enforce]") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // The check of a release runs it.
 func TestTheProgramSaysItsVersion(t *testing.T) {
 	var said struct{ Version, Admitkit string }
