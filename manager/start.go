@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -136,6 +137,7 @@ type serving struct {
 	handling webhook.HandlerOptions
 	served   map[string]bool     // paths of webhooks
 	recorder *recording.Recorder // nil if nothing is recorded
+	others   atomic.Pointer[http.Handler]
 	// readsSynced waits for the cache of what extensions read.
 	readsSynced func(context.Context) bool
 }
@@ -228,7 +230,7 @@ func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 	for _, c := range s.parts.Converters {
 		s.server.Register(webhook.ConversionPath(c.CRD), webhook.ConversionHandler(c, handling))
 	}
-	others := webhook.OtherRevisions(s.webhooks, handling)
+	others := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*s.others.Load()).ServeHTTP(w, r) })
 	for _, path := range []string{webhook.MutatingPath, webhook.ValidatingPath, webhook.WarnPath, webhook.ObservePath} {
 		s.server.Register(path, s.afterReads(others))
 	}
@@ -255,6 +257,8 @@ func (m *Manager) mark() string {
 // serve serves webhooks besides those that are served: API servers may call those for a
 // while yet.
 func (s *serving) serve(webhooks []*webhook.Webhook) {
+	others := webhook.OtherRevisions(webhooks, s.handling)
+	s.others.Store(&others)
 	for _, w := range webhooks {
 		if !s.served[w.Path()] {
 			s.served[w.Path()] = true

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/http"
 	"runtime"
 	"slices"
 	"strings"
@@ -192,37 +193,47 @@ func TestAnExtensionThatIsNotInForce(t *testing.T) {
 
 // It takes neither places nor memory from extensions in force, and nobody waits for it.
 func TestAnExtensionThatObservesCannotStarveOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		end := make(chan struct{})
-		hangs := everyPod("hangs", func(context.Context, *corev1.Pod, *extension.Request) error { <-end; return nil })
-		stamps := everyPod("stamps", func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
-			pod.Labels = map[string]string{"stamped": "yes"}
-			return nil
-		})
-		webhooks, err := webhook.Group([]*extension.Handler{hangs, stamps}, webhook.Defaults{Modes: []webhook.ModeRule{{Extensions: []string{"hangs"}, Mode: extension.Observe}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		options := webhook.HandlerOptions{Memory: webhook.NewMemory(8 << 20), MaxInFlight: 1000}
-		observing, enforcing := webhooks[0], webhooks[1]
-		handler := observing.Handler(options)
-		var flood sync.WaitGroup
-		for range 500 {
-			flood.Go(func() {
-				began := time.Now()
-				answer := send(t, podRequest(admissionv1.Create), handler, observing.Path())
-				if took := time.Since(began); took > 10*time.Second || answer.Header().Get("Retry-After") != "" {
-					t.Errorf("an API server waits for %s: %d", took, answer.Code)
+	for name, serve := range map[string]func([]*webhook.Webhook, webhook.HandlerOptions) (observing, enforcing http.Handler){
+		"in the same revision": func(webhooks []*webhook.Webhook, options webhook.HandlerOptions) (observing, enforcing http.Handler) {
+			return webhooks[0].Handler(options), webhooks[1].Handler(options)
+		},
+		"in another revision": func(webhooks []*webhook.Webhook, options webhook.HandlerOptions) (observing, enforcing http.Handler) {
+			others := webhook.OtherRevisions(webhooks, options)
+			return others, others
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				end := make(chan struct{})
+				hangs := everyPod("hangs", func(context.Context, *corev1.Pod, *extension.Request) error { <-end; return nil })
+				stamps := everyPod("stamps", func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
+					pod.Labels = map[string]string{"stamped": "yes"}
+					return nil
+				})
+				webhooks, err := webhook.Group([]*extension.Handler{hangs, stamps}, webhook.Defaults{Modes: []webhook.ModeRule{{Extensions: []string{"hangs"}, Mode: extension.Observe}}})
+				if err != nil {
+					t.Fatal(err)
 				}
+				observing, enforcing := serve(webhooks, webhook.HandlerOptions{Memory: webhook.NewMemory(8 << 20), MaxInFlight: 1000})
+				var flood sync.WaitGroup
+				for range 500 {
+					flood.Go(func() {
+						began := time.Now()
+						answer := send(t, podRequest(admissionv1.Create), observing, webhooks[0].Path())
+						if took := time.Since(began); took > 10*time.Second || answer.Header().Get("Retry-After") != "" {
+							t.Errorf("an API server waits for %s: %d", took, answer.Code)
+						}
+					})
+				}
+				flood.Wait()
+				request, began := podRequest(admissionv1.Create), time.Now()
+				response := decided(t, request, send(t, request, enforcing, webhooks[1].Path()))
+				if took := time.Since(began); len(response.Patch) == 0 || took > 0 {
+					t.Errorf("after %s the extension in force says %+v", took, response)
+				}
+				close(end)
+				synctest.Wait()
 			})
-		}
-		flood.Wait()
-		request, began := podRequest(admissionv1.Create), time.Now()
-		response := decided(t, request, send(t, request, enforcing.Handler(options), enforcing.Path()))
-		if took := time.Since(began); len(response.Patch) == 0 || took > 0 {
-			t.Errorf("after %s the extension in force says %+v", took, response)
-		}
-		close(end)
-		synctest.Wait()
-	})
+		})
+	}
 }

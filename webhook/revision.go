@@ -24,9 +24,9 @@ import (
 // the path names it.
 //
 // A handler that this revision does not have is new, or its Go type was renamed. If
-// the webhook of that name has handlers here that the path does not name, they run
-// in its place: a guard that was renamed is in force throughout. If it has none, the
-// handler is skipped, and takes effect when the last replica without it is gone. It
+// the webhook of that name has handlers here, in the mode of the path, that the path does
+// not name, they run in its place: a guard that was renamed is in force throughout. If it
+// has none, the handler is skipped, and takes effect when the last replica without it is gone. It
 // is not refused, although the failure policy may be Fail: a new revision that does
 // not become ready would then block everything that the old one still answers well.
 //
@@ -38,11 +38,11 @@ func OtherRevisions(webhooks []*Webhook, options HandlerOptions) http.Handler {
 		options.Logger = zap.NewNop()
 	}
 	options.Recorder = nil // a webhook of another revision is none that this one could be compared by
-	return &otherRevisions{
-		mutating:   newOtherWebhooks(webhooks, true, options),
-		validating: newOtherWebhooks(webhooks, false, options),
-		log:        options.Logger,
+	o := &otherRevisions{log: options.Logger}
+	for _, mode := range allModes {
+		o.webhooks = append(o.webhooks, newOtherWebhooks(webhooks, true, mode, options), newOtherWebhooks(webhooks, false, mode, options))
 	}
+	return o
 }
 
 // The limits of a path. A segment is a slug and an ordinal; see segmentsOf.
@@ -55,8 +55,8 @@ const (
 const logOtherRevisions = time.Minute
 
 type otherRevisions struct {
-	mutating, validating *otherWebhooks
-	log                  *zap.Logger
+	webhooks []*otherWebhooks // of each mode and kind
+	log      *zap.Logger
 
 	mu       sync.Mutex
 	logged   time.Time // the last time
@@ -64,41 +64,32 @@ type otherRevisions struct {
 }
 
 func (o *otherRevisions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	path, mode := cutMode(r.URL.Path)
-	webhooks := o.validating
-	if strings.HasPrefix(path, MutatingPath) {
-		webhooks = o.mutating
+	i := slices.IndexFunc(o.webhooks, func(webhooks *otherWebhooks) bool { return strings.HasPrefix(r.URL.Path, webhooks.path) })
+	if i < 0 {
+		_ = review.WriteFailure(w, http.StatusNotFound, errNoPath) // the client is gone
+		return
 	}
-	name, segments, err := parsePath(path, kindPath(webhooks.handler.chain.mutating))
+	webhooks := o.webhooks[i]
+	name, segments, err := parsePath(r.URL.Path, webhooks.path)
 	if err != nil {
 		_ = review.WriteFailure(w, http.StatusNotFound, err) // the client is gone
 		return
 	}
 	found, missing := webhooks.find(name, segments)
 	o.note(r.URL.Path, missing)
-	chain := webhooks.chain(found)
-	chain.mode = mode
-	webhooks.handler.serve(w, r, chain)
+	webhooks.handler.serve(w, r, webhooks.chain(found))
 }
 
-// cutMode returns a path without its mode.
-func cutMode(path string) (rest string, mode extension.Mode) {
-	for _, mode := range []extension.Mode{extension.Warn, extension.Observe} {
-		if rest, has := strings.CutPrefix(path, modePath(mode)); has {
-			return "/" + rest, mode
-		}
-	}
-	return path, extension.Enforce
-}
+// errNoPath says that a path is not that of a webhook.
+var errNoPath = errors.New("not the path of a webhook, which names its handlers")
 
 // parsePath returns the name of a webhook and the segments of its handlers from a
-// path of a kind.
-func parsePath(path, kind string) (name string, segments []string, err error) {
-	rest, ofKind := strings.CutPrefix(path, kind)
-	segments = strings.SplitN(rest, "/", maxSegments+2)
+// path with this beginning.
+func parsePath(path, beginning string) (name string, segments []string, err error) {
+	segments = strings.SplitN(strings.TrimPrefix(path, beginning), "/", maxSegments+2)
 	switch {
-	case !ofKind || len(segments) < 2:
-		return "", nil, errors.New("not the path of a webhook, which names its handlers")
+	case len(segments) < 2:
+		return "", nil, errNoPath
 	case len(segments) > maxSegments+1:
 		return "", nil, fmt.Errorf("the path of a webhook names at most %d handlers", maxSegments)
 	}
@@ -123,27 +114,32 @@ func (o *otherRevisions) note(path string, missing []string) {
 	o.logged, o.unlogged = time.Now(), 0
 }
 
-// otherWebhooks are the handlers of all webhooks of one kind.
+// otherWebhooks are the handlers of all webhooks of one kind, for the paths of a mode.
 type otherWebhooks struct {
+	path    string // its beginning
 	places  []place
+	inMode  []bool   // whether the handler of each place has the mode in some namespace
 	handler *handler // its chain has a handler for each place
 }
 
 // place is where a handler is.
 type place struct{ webhook, segment string }
 
-func newOtherWebhooks(webhooks []*Webhook, mutating bool, options HandlerOptions) *otherWebhooks {
-	o, all := &otherWebhooks{}, &Webhook{Name: "other-revision", Mutating: mutating}
+func newOtherWebhooks(webhooks []*Webhook, mutating bool, mode extension.Mode, options HandlerOptions) *otherWebhooks {
+	all := (&Webhook{Name: "other-revision", Mutating: mutating, Mode: mode}).asRegistered()
+	o := &otherWebhooks{path: all.kindPath()}
 	for _, w := range webhooks {
 		if w.Mutates() != mutating {
 			continue
 		}
 		for i, segment := range w.segments {
-			at := place{w.Name, segment}
-			if !slices.Contains(o.places, at) { // by another mode
-				o.places = append(o.places, at)
+			at := slices.Index(o.places, place{w.Name, segment})
+			if at < 0 { // else it is there in another mode
+				at = len(o.places)
+				o.places, o.inMode = append(o.places, place{w.Name, segment}), append(o.inMode, false)
 				all.Handlers = append(all.Handlers, w.Handlers[i])
 			}
+			o.inMode[at] = o.inMode[at] || w.Mode == mode
 		}
 	}
 	o.handler = all.Handler(options).(*handler)
@@ -164,7 +160,8 @@ func (o *otherWebhooks) chain(places []int) *chain {
 // find returns the places of the handlers for the segments of a webhook's path, each
 // at most once. A webhook of that name here gives its handlers of the same name, in
 // order; for other segments it is the handler with exactly that segment. The
-// handlers of the webhook that are then left stand in for those that are missing.
+// handlers of the webhook that are then left, and have the mode, stand in for those that
+// are missing.
 func (o *otherWebhooks) find(name string, segments []string) (found []int, missing []string) {
 	inTurn, bySegment := map[string][]int{}, map[string]int{}
 	for i, p := range o.places {
@@ -194,7 +191,7 @@ func (o *otherWebhooks) find(name string, segments []string) (found []int, missi
 	}
 	var left []int
 	for i, p := range o.places {
-		if p.webhook == name && !used[i] {
+		if p.webhook == name && !used[i] && o.inMode[i] {
 			left = append(left, i)
 		}
 	}

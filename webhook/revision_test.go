@@ -127,6 +127,27 @@ func TestAReplicaOfAnotherRevisionAnswersWithTheHandlersItHas(t *testing.T) {
 	}
 }
 
+// The new revision has another guard of the same scope, which is in force at once.
+func TestAnExtensionThatObservesStandsInForNoneInForce(t *testing.T) {
+	named := extension.Scope{Name: "named"}
+	observed, added := extension.Validating(guard{}, named), extension.Validating(renamedGuard{}, named)
+	grouped := func(handlers ...*extension.Handler) []*webhook.Webhook {
+		webhooks, err := webhook.Group(handlers, webhook.Defaults{Modes: []webhook.ModeRule{{Extensions: []string{"webhook_test.guard"}, Mode: extension.Observe}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return webhooks
+	}
+	others := webhook.OtherRevisions(grouped(observed), webhook.HandlerOptions{})
+	for _, w := range grouped(observed, added) {
+		request := podRequest(admissionv1.Create)
+		response := decided(t, request, send(t, request, others, w.Path()))
+		if found := response.AuditAnnotations["webhook_test.guard.would-deny"]; !response.Allowed || (found == "no") != w.Observes() {
+			t.Errorf("%s: allowed is %t, and it finds %q", w.Path(), response.Allowed, found)
+		}
+	}
+}
+
 func TestAPathThatNamesNoHandlersIsNotFound(t *testing.T) {
 	others := webhook.OtherRevisions(grouped(t, extension.Mutating(first{}, extension.Scope{Name: "pods"})), webhook.HandlerOptions{})
 	for _, path := range []string{"/mutate/pods", "/mutate/", "/validate/x", "/validate", "/mutate/pods/", "/mutate//x", "/mutate/pods/x//y", "/mutate/pods/" + strings.Repeat("x", 81), "/mutate/pods" + strings.Repeat("/x", 1001)} {
