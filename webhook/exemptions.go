@@ -29,7 +29,7 @@ type Exemption struct {
 	// Extensions are the names that logs and metrics have, such as noexec.Guard; "*"
 	// stands for each that allows exemptions. Required.
 	Extensions []string `json:"extensions"`
-	// Namespaces are names.
+	// Namespaces are names, not patterns.
 	Namespaces []string `json:"namespaces,omitempty"`
 	// Users and Groups have who makes the request: one of the users, or somebody in one of
 	// the groups.
@@ -83,13 +83,34 @@ func (x *Exemption) problems(handlers []*extension.Handler) map[string]error {
 	if x.Reason == "" {
 		problems["reason"] = errors.New("required: say why to those who read the audit log")
 	}
-	if len(x.Namespaces)+len(x.Users)+len(x.Groups)+len(x.Names) == 0 && x.ObjectSelector == nil {
+	if selector := x.ObjectSelector; len(x.Namespaces)+len(x.Users)+len(x.Groups)+len(x.Names) == 0 && (selector == nil || len(selector.MatchLabels)+len(selector.MatchExpressions) == 0) {
 		problems["namespaces"] = errors.New("it has no condition: set one, or use a mode, which holds for everybody")
+	}
+	for field, values := range map[string][]string{"namespaces": x.Namespaces, "users": x.Users, "groups": x.Groups, "names": x.Names} {
+		for _, value := range values {
+			if err := literal(value, field == "names"); err != nil {
+				problems[field] = err
+			}
+		}
 	}
 	if _, err := metav1.LabelSelectorAsSelector(x.ObjectSelector); err != nil {
 		problems["objectSelector"] = err
 	}
 	return problems
+}
+
+// literal returns an error for a value that no request has, as a pattern has none where
+// patterns do not count.
+func literal(value string, isPattern bool) error {
+	switch {
+	case value == "":
+		return errors.New("a value is empty: remove it")
+	case !isPattern && strings.Contains(value, "*"):
+		return fmt.Errorf("%q: only names may be patterns: list each, or use another condition", value)
+	case isPattern && strings.Contains(strings.TrimSuffix(value, "*"), "*"):
+		return fmt.Errorf("%q: a * may only be at the end", value)
+	}
+	return nil
 }
 
 // exemptable returns an error unless a scope allows exemptions.
@@ -101,7 +122,9 @@ func exemptable(s extension.Scope) error {
 }
 
 // guards reports whether a right or a record depends on an extension.
-func guards(s extension.Scope) bool { return len(s.Modes) == 1 && s.Modes[0] == extension.Enforce }
+func guards(s extension.Scope) bool {
+	return len(s.Modes) > 0 && !slices.ContainsFunc(s.Modes, func(mode extension.Mode) bool { return mode != extension.Enforce })
+}
 
 // Exemptions are the exemptions of a process. They may change while it serves.
 type Exemptions struct {
