@@ -58,6 +58,7 @@ type passage struct {
 	response admissionv1.AdmissionResponse
 	unseen   error // why the request is denied without its objects, nil if it is not
 	warned   int   // the number of characters of all warnings in the response
+	labels   objectLabels
 	// changed are the handlers that changed the object.
 	changed []string
 	err     error // instead of the response

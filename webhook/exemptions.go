@@ -175,8 +175,9 @@ func (x *Exemptions) All() []Exemption {
 	return all
 }
 
-// of returns the exemption of a request from a handler, nil for none.
-func (x *Exemptions) of(h *host.Handler, request *admissionv1.AdmissionRequest) *Exemption {
+// of returns the exemption of a request, whose objects have some labels, from a handler,
+// nil for none.
+func (x *Exemptions) of(h *host.Handler, request *admissionv1.AdmissionRequest, has *objectLabels) *Exemption {
 	if x == nil {
 		return nil
 	}
@@ -187,7 +188,7 @@ func (x *Exemptions) of(h *host.Handler, request *admissionv1.AdmissionRequest) 
 	now := x.clock.Now()
 	for i := range *all {
 		e := &(*all)[i]
-		if now.Before(e.Until.Time) && (slices.Contains(e.Extensions, h.Name) || slices.Contains(e.Extensions, "*")) && e.holds(request) {
+		if now.Before(e.Until.Time) && (slices.Contains(e.Extensions, h.Name) || slices.Contains(e.Extensions, "*")) && e.holds(request, has) {
 			return &e.Exemption
 		}
 	}
@@ -195,7 +196,7 @@ func (x *Exemptions) of(h *host.Handler, request *admissionv1.AdmissionRequest) 
 }
 
 // holds reports whether all conditions hold.
-func (e *exemption) holds(request *admissionv1.AdmissionRequest) bool {
+func (e *exemption) holds(request *admissionv1.AdmissionRequest, has *objectLabels) bool {
 	user := &request.UserInfo
 	switch {
 	case len(e.Namespaces) > 0 && !slices.Contains(e.Namespaces, request.Namespace):
@@ -205,7 +206,7 @@ func (e *exemption) holds(request *admissionv1.AdmissionRequest) bool {
 	case len(e.Names) > 0 && !slices.ContainsFunc(e.Names, func(pattern string) bool { return matchesName(pattern, request.Name) }):
 		return false
 	}
-	return e.ObjectSelector == nil || e.selects(request)
+	return e.ObjectSelector == nil || has.all(request, e.selector)
 }
 
 func matchesName(pattern, name string) bool {
@@ -215,25 +216,43 @@ func matchesName(pattern, name string) bool {
 	return name == pattern
 }
 
-// selects reports whether the selector selects each object of a request. Options of a
-// connection have no labels.
-func (e *exemption) selects(request *admissionv1.AdmissionRequest) bool {
+// objectLabels are the labels of the objects of a request, decoded once for all exemptions.
+type objectLabels struct {
+	decoded bool
+	sets    []labels.Set // none if they are not known
+}
+
+// all reports whether a selector selects each object of a request. Options of a connection
+// have no labels.
+func (l *objectLabels) all(request *admissionv1.AdmissionRequest, selector labels.Selector) bool {
+	if !l.decoded {
+		l.decoded, l.sets = true, labelsOf(request)
+	}
+	return len(l.sets) > 0 && !slices.ContainsFunc(l.sets, func(set labels.Set) bool { return !selector.Matches(set) })
+}
+
+func labelsOf(request *admissionv1.AdmissionRequest) []labels.Set {
+	if request.Operation == admissionv1.Connect {
+		return nil
+	}
+	var sets []labels.Set
 	for _, raw := range [][]byte{request.Object.Raw, request.OldObject.Raw} {
 		if len(raw) == 0 {
 			continue
 		}
 		var object metav1.PartialObjectMetadata
-		if err := wire.Decode(raw, &object); err != nil || !e.selector.Matches(labels.Set(object.Labels)) {
-			return false
+		if err := wire.Decode(raw, &object); err != nil {
+			return nil
 		}
+		sets = append(sets, object.Labels)
 	}
-	return request.Operation != admissionv1.Connect
+	return sets
 }
 
 // exempt reports whether the request is exempt from a handler, and tells of it.
 func (p *passage) exempt(i int) bool {
 	handler, request := p.handlers[i], p.object.request
-	x := p.exemptions.of(handler, request)
+	x := p.exemptions.of(handler, request, &p.labels)
 	if x == nil {
 		return false
 	}

@@ -2,6 +2,7 @@ package webhook_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -81,6 +82,16 @@ func TestAnExemptionLetsPassWhatItSaysAndNothingElse(t *testing.T) {
 		webhooks, request := grouped(t, deny("guard", extension.Enforce, extension.Enforce)), podRequest(admissionv1.Create)
 		if decided(t, request, send(t, request, webhooks[0].Handler(webhook.HandlerOptions{Exemptions: exemptions}), webhooks[0].Path())).Allowed {
 			t.Error("somebody is")
+		}
+	})
+	t.Run("labels are decoded once for all exemptions", func(t *testing.T) {
+		exemptions := webhook.NewExemptions(clocktesting.NewFakePassiveClock(now))
+		other := webhook.Exemption{Name: "x", Extensions: []string{"*"}, ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"legacy": "no"}}, Until: metav1.NewTime(now.Add(time.Hour)), Reason: "x"}
+		exemptions.Set(slices.Repeat([]webhook.Exemption{other}, 1000))
+		webhooks := grouped(t, deny("guard"))
+		handler, request := webhooks[0].Handler(webhook.HandlerOptions{Exemptions: exemptions}), podRequest(admissionv1.Create)
+		if allocations := testing.AllocsPerRun(3, func() { send(t, request, handler, webhooks[0].Path()) }); allocations > 1000 {
+			t.Errorf("a request takes %v allocations", allocations)
 		}
 	})
 	t.Run("what is not complete is refused", func(t *testing.T) {
