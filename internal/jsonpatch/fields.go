@@ -1,7 +1,6 @@
 package jsonpatch
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -17,15 +16,17 @@ func Fields(patch []byte) string {
 		return err.Error()
 	}
 	var fields []string
+	named := map[string]bool{}
 	for _, path := range decoded.Paths() {
-		if field := fieldOf(path); !slices.Contains(fields, field) {
+		field := fieldOf(path)
+		if !named[field] && len(named) < maxFields {
 			fields = append(fields, field)
 		}
+		named[field] = true
 	}
 	more := ""
-	if len(fields) > maxFields {
-		more = " and " + strconv.Itoa(len(fields)-maxFields) + " more"
-		fields = fields[:maxFields]
+	if n := len(named) - len(fields); n > 0 {
+		more = " and " + strconv.Itoa(n) + " more"
 	}
 	return strings.Join(fields, ", ") + more
 }
