@@ -191,6 +191,24 @@ func TestAnExtensionThatIsNotInForce(t *testing.T) {
 	}
 }
 
+func TestAFindingIsOfLimitedLength(t *testing.T) {
+	long := strings.Repeat("k", 1<<20)
+	label := everyPod("label", func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
+		pod.Labels[long] = "yes"
+		return nil
+	})
+	webhooks, err := webhook.Group([]*extension.Handler{label}, webhook.Defaults{Modes: []webhook.ModeRule{{Extensions: []string{"label"}, Mode: extension.Observe}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := podRequest(admissionv1.Create)
+	request.Object.Raw = []byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"a":"b"}}}`)
+	response := decided(t, request, send(t, request, webhooks[0].Handler(webhook.HandlerOptions{}), webhooks[0].Path()))
+	if finding := response.AuditAnnotations["label.would-change"]; !strings.HasPrefix(finding, "metadata.labels.kkk") || len(finding) > 10<<10 {
+		t.Errorf("it has %d bytes", len(finding))
+	}
+}
+
 // It takes neither places nor memory from extensions in force, and nobody waits for it.
 func TestAnExtensionThatObservesCannotStarveOthers(t *testing.T) {
 	for name, serve := range map[string]func([]*webhook.Webhook, webhook.HandlerOptions) (observing, enforcing http.Handler){

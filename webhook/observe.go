@@ -114,6 +114,7 @@ func (p *passage) found(handler *host.Handler, meter *meter, alone *passage) {
 		meter.would(wouldChange, p.object.request.Operation)
 	}
 	if verb != "" {
+		finding = failure.Cut(finding) // the keys of a map may have any length
 		p.report(handler, nil, map[string]string{"would-" + verb: finding})
 		if p.mode == extension.Warn {
 			p.warn(fmt.Sprintf("%s would %s this once it is enforced: %s", handler.Name, verb, finding))
