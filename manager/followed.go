@@ -1,16 +1,20 @@
 package manager
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 )
 
@@ -55,6 +59,9 @@ func entries[T any](f *followed, text []byte, option string, own []T, check func
 	if err := check(own); err != nil {
 		return nil, fmt.Errorf("%s%w", option, err)
 	}
+	if f.path == "" {
+		return own, nil
+	}
 	more, err := decode[T](text, f.about)
 	if err == nil {
 		if err = check(more); err != nil {
@@ -68,9 +75,9 @@ func entries[T any](f *followed, text []byte, option string, own []T, check func
 }
 
 // decode returns the entries of a document that has one field.
-func decode[T any](text []byte, field string) (all []T, err error) {
-	var document map[string]json.RawMessage
-	if err := yaml.UnmarshalStrict(text, &document); err != nil {
+func decode[T any](text []byte, field string) ([]T, error) {
+	document, err := theDocument(text)
+	if err != nil {
 		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(document)) {
@@ -78,7 +85,47 @@ func decode[T any](text []byte, field string) (all []T, err error) {
 			return nil, fmt.Errorf("unknown field %q: the entries are in %q", name, field)
 		}
 	}
-	return all, yaml.UnmarshalStrict(document[field], &all)
+	if document[field] == nil { // a file that is being written may be empty
+		return nil, fmt.Errorf("it has no field %q: write \"%s: []\" if there are to be none", field, field)
+	}
+	var entries []json.RawMessage
+	if err := yaml.UnmarshalStrict(document[field], &entries); err != nil {
+		return nil, fmt.Errorf("%s: %w", field, err)
+	}
+	all := make([]T, len(entries))
+	var errs []error
+	for i, entry := range entries {
+		if err := yaml.UnmarshalStrict(entry, &all[i]); err != nil {
+			if strings.Contains(err.Error(), "parsing time") {
+				err = fmt.Errorf("%w: a time is such as 2027-01-31T00:00:00Z", err)
+			}
+			errs = append(errs, fmt.Errorf("%s[%d]: %w", field, i, err))
+		}
+	}
+	return all, errors.Join(errs...)
+}
+
+// theDocument returns the fields of the one document of a text that is not empty.
+func theDocument(text []byte) (document map[string]json.RawMessage, err error) {
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+	for {
+		part, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return document, nil
+		}
+		var fields map[string]json.RawMessage
+		if err == nil {
+			err = yaml.UnmarshalStrict(part, &fields)
+		}
+		switch {
+		case err != nil:
+			return nil, err
+		case fields != nil && document != nil:
+			return nil, errors.New("it has several documents: put all entries into one")
+		case fields != nil:
+			document = fields
+		}
+	}
 }
 
 // follow reads a file again until ctx ends. When it has changed, it calls take with the

@@ -174,6 +174,38 @@ func TestAReviewSaysWhatIsExempt(t *testing.T) {
 	}
 }
 
+func TestAFileOfModesOrExemptionsThatIsWrongIsToldWhole(t *testing.T) {
+	for name, test := range map[string]struct {
+		flag, text string
+		want       []string
+	}{
+		"empty":             {"modes-file", "", []string{`it has no field "modes": write "modes: []" if there are to be none`}},
+		"only a comment":    {"exemptions-file", "# none\n---\n", []string{`it has no field "exemptions"`}},
+		"none":              {"modes-file", "# none\n---\nmodes: []\n", nil},
+		"two documents":     {"modes-file", "modes: []\n---\nmodes: []\n", []string{"it has several documents: put all entries into one"}},
+		"two wrong modes":   {"modes-file", `modes: [{mode: obs}, {mode: warn, extensions: ["*"]}, {extension: [x]}]`, []string{`modes[0]: `, `"obs": must be Enforce, Warn or Observe`, `modes[2]: `, `unknown field "extension"`}},
+		"a day for a time":  {"exemptions-file", `exemptions: [{until: 2027-01-31}]`, []string{"exemptions[0]: ", `"2027-01-31"`, "a time is such as 2027-01-31T00:00:00Z"}},
+		"a key twice":       {"modes-file", "modes:\n- mode: warn\n  mode: observe\n", []string{`key "mode" already set`}},
+		"aliases of others": {"modes-file", "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\nmodes: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\n", []string{"excessive aliasing"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "file.yaml")
+			if err := os.WriteFile(file, []byte(test.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, stderr, code := run(t, withTeam, "review", "-f", "-", "--"+test.flag+"="+file)
+			for _, want := range test.want {
+				if !strings.Contains(stderr, want) {
+					t.Errorf("not said: %s, but %s", want, stderr)
+				}
+			}
+			if wrong := code == 2; wrong != (len(test.want) > 0) {
+				t.Errorf("exit code %d: %s", code, stderr)
+			}
+		})
+	}
+}
+
 func TestAFieldThatTheKindHasNotIsTold(t *testing.T) {
 	pod := strings.ReplaceAll(withTeam, "spec: {", "spec: {contaners: [], ")
 	_, stderr, code := run(t, pod, "review", "-f", "-")
