@@ -179,6 +179,9 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request, chain *chain) {
 	defer func() { e.connection.Answered(e.admitted) }()
 	// Only now, so that nobody occupies a place by a body that does not come.
 	deadline := e.began.Add(timeLeft(r.URL.RawQuery))
+	if chain.observes() {
+		deadline = h.observedUntil(time.Now())
+	}
 	if beginning != nil {
 		err = e.enterUnseen(ctx, beginning, tooLarge, deadline)
 	} else {
@@ -192,7 +195,7 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request, chain *chain) {
 	span.describe(e.request)
 	defer e.end() // also when a handler ends the goroutine
 	if chain.observes() {
-		e.observe(ctx)
+		e.observe(ctx, deadline)
 		return
 	}
 	if r.ProtoMajor >= 2 {
