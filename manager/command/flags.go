@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -76,7 +77,7 @@ func (f *flags) bind(cmd *cobra.Command, name string) {
 	set.BoolVar(&f.probe, "probe", true, "send a request through the API server, to learn that it comes back through a webhook")
 	set.StringSliceVar(&o.Registration.AllowOwnPods, "allow-own-pods", nil, "webhooks that may match the manager's own Pods with failure policy Fail")
 	set.StringSliceVar(&o.Registration.ExcludeNamespaces, "exclude-namespaces", nil, "namespaces that no webhook receives, such as those of a network plugin, whose Pods must start before the manager's: calico-system,tigera-operator")
-	set.StringToStringVar(&f.modes, "mode", nil, "modes of extensions: NAME=enforce, warn (deny and change nothing, and say so to clients) or observe (only count it); repeatable, NAME * for all that may")
+	set.StringToStringVar(&f.modes, "mode", nil, "modes of extensions: NAME=enforce, warn (deny and change nothing, and say so to clients) or observe (only count it); repeatable, NAME * for all others that may")
 	set.StringVar(&o.Registration.ModesFile, "modes-file", "", "YAML file with modes of extensions, also in some namespaces only; it is read again when it changes")
 	_ = cobra.MarkFlagFilename(set, "modes-file") // it is there
 	set.StringSliceVar(&o.Registration.TolerateSelectorTerms, "tolerate-selector-terms", nil, "terms, KEY=VALUE or KEY, by which others may exclude namespaces from the webhooks, for example control-plane=true,kubernetes.azure.com/managedby=aks")
@@ -174,7 +175,13 @@ func (f *flags) complete(cmd *cobra.Command) (manager.Options, error) {
 	if cmd.Flags().Changed("record-share") && options.Serving.RecordShare == 0 {
 		return options, errors.New("--record-share: 0 records nothing: leave out --record, or set a share such as 0.1")
 	}
-	for _, name := range slices.Sorted(maps.Keys(f.modes)) {
+	names := slices.SortedFunc(maps.Keys(f.modes), func(a, b string) int { // the first rule that holds counts
+		if a == "*" || b == "*" {
+			return cmp.Compare(b, a)
+		}
+		return cmp.Compare(a, b)
+	})
+	for _, name := range names {
 		rule := manager.ModeRule{Extensions: []string{name}}
 		if err := rule.Mode.UnmarshalText([]byte(f.modes[name])); err != nil {
 			return options, fmt.Errorf("--mode: %s=%w", name, err)

@@ -144,7 +144,7 @@ func TestAReviewEndsWith1OnADenial(t *testing.T) {
 }
 
 func TestAReviewSaysWhatExtensionsThatAreNotInForceWouldDo(t *testing.T) {
-	stdout, stderr, code := run(t, strings.ReplaceAll(withTeam, "team", "squad"), "review", "-f", "-", "--mode=extension.ValidatorFunc=warn", "--mode=extension.MutatorFunc=Observe")
+	stdout, stderr, code := run(t, strings.ReplaceAll(withTeam, "team", "squad"), "review", "-f", "-", "--mode=*=Observe", "--mode=extension.ValidatorFunc=warn")
 	for _, want := range []string{
 		"Pod default/web: allowed, unchanged\n",
 		"# pods, extension.MutatorFunc: would change this (Observe)\n",
