@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -51,6 +52,17 @@ func (f *followed) read() ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", f.option, err)
 	}
 	return text, nil
+}
+
+// ignoreMissing has files that do not exist count as empty, and warns of them.
+func (m *Manager) ignoreMissing() (warnings []string) {
+	for _, f := range []*followed{&m.modes.file, &m.exemptionsFile} {
+		if _, err := os.Stat(f.path); f.path != "" && errors.Is(err, fs.ErrNotExist) {
+			warnings = append(warnings, fmt.Sprintf("%s is not on this machine: the %s in it are not checked, and the webhook configurations are those without them", f.path, f.about))
+			f.path = ""
+		}
+	}
+	return warnings
 }
 
 // entries returns those of an option, and after them those of the content of a file. An

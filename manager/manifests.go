@@ -187,6 +187,9 @@ func withKind(object client.Object, scheme *runtime.Scheme) (client.Object, erro
 // Watcher. The last two may do what the extensions in them ask for
 // ([extension.Entitled]), and nothing else. docs/security.md and the chart take their
 // roles from here.
+//
+// A file of modes or exemptions that is not on this machine, but where the Deployments
+// run, counts as empty.
 func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 	if err := options.complete(m.options.Scheme); err != nil {
 		return nil, err
@@ -194,6 +197,7 @@ func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 	if err := errors.Join(m.added(), m.installable(options)); err != nil {
 		return nil, err
 	}
+	missing := m.ignoreMissing()
 	webhooks, err := m.webhooks()
 	if err != nil {
 		return nil, err
@@ -205,7 +209,7 @@ func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 	if err != nil {
 		return nil, err
 	}
-	installation := &Installation{Objects: objects, Webhooks: webhooks, Warnings: warnings}
+	installation := &Installation{Objects: objects, Webhooks: webhooks, Warnings: append(warnings, missing...)}
 	if len(webhooks) > 0 {
 		for _, object := range m.registration(webhooks).Objects() {
 			installation.Configurations = append(installation.Configurations, object)

@@ -262,10 +262,13 @@ func TestTheSecretOfCertManagerIsOnlyRead(t *testing.T) {
 
 func TestTheFlagsReachEveryProcess(t *testing.T) {
 	t.Setenv("ADMITKIT_DRAIN_PERIOD", "20s")
-	text := manifestsOf(t, buildAll, "--namespace=apps", "--webhook-namespace=my-system", "--webhook-annotations=a=b,c=d", "--allow-own-pods=*", "--kubeconfig=/nowhere")
+	text := manifestsOf(t, buildAll, "--namespace=apps", "--webhook-namespace=my-system", "--webhook-annotations=a=b,c=d", "--allow-own-pods=*", "--kubeconfig=/nowhere", "--modes-file=/etc/stamp/modes.yaml")
+	if warning := "/etc/stamp/modes.yaml is not on this machine: the modes in it are not checked"; !strings.Contains(text, warning) {
+		t.Errorf("not said: %s", warning)
+	}
 	want := []string{
 		"--allow-own-pods=*", "--drain-period=20s", "--leader-election=true", "--leaf-secret-name=stamp-certificate",
-		"--namespace=apps", "--service-name=stamp", "--webhook-annotations=a=b,c=d", "--webhook-namespace=my-system",
+		"--modes-file=/etc/stamp/modes.yaml", "--namespace=apps", "--service-name=stamp", "--webhook-annotations=a=b,c=d", "--webhook-namespace=my-system",
 	}
 	for name, subcommand := range map[string][]string{
 		"stamp": {"serve", "--reconciler-user=system:serviceaccount:my-system:stamp-reconciler"}, "stamp-registrar": {"register", "--stay"},
