@@ -18,9 +18,9 @@ import (
 //
 // Some fields are empty in some requests:
 //
-//   - Name on the CREATE of an object with metadata.generateName. Each DELETE of a
-//     collection, as of `kubectl delete --all`, has the name of its object here; match
-//     conditions see an empty request.name;
+//   - Name on the CREATE of an object with metadata.generateName, in a mutating webhook: a
+//     validating one has the name. Each DELETE of a collection, as of `kubectl delete
+//     --all`, has the name of its object here; match conditions see an empty request.name;
 //   - Namespace of what is in none, but for a Namespace, which is its own;
 //   - Object on a DELETE, and OldObject on a CREATE and a CONNECT; on a CONNECT, Object
 //     is the options of the connection, and Name that of the Pod, Service or Node;

@@ -36,7 +36,7 @@ type Exemption struct {
 	Users  []string `json:"users,omitempty"`
 	Groups []string `json:"groups,omitempty"`
 	// Names are names of objects; web-* stands for all that begin with web-. An object whose
-	// name the API server generates has none yet.
+	// name the API server generates has none yet in a mutating webhook.
 	Names []string `json:"names,omitempty"`
 	// ObjectSelector selects objects by their labels, before and after an update. Everyone
 	// who may write an object chooses its labels.
