@@ -191,7 +191,7 @@ func (e *evaluation) ForInput(ctx context.Context, attr *admission.VersionedAttr
 			}
 		}
 		if lacks != "" {
-			e.open = append(e.open, fmt.Sprintf("%s (%s) reads %s", c.Name, c.Expression, lacks))
+			e.open = append(e.open, fmt.Sprintf("%s (%s), which reads %s", c.Name, c.Expression, lacks))
 		}
 		if result.Error != nil {
 			result.Error = fmt.Errorf("%s: %w", c.Name, result.Error)

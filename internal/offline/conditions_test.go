@@ -102,7 +102,7 @@ func TestMatchConditions(t *testing.T) {
 		"the object of a DELETE":                      {fail, []string{"object == null && oldObject.metadata.name == 'x'"}, nil, admissionv1.Delete, nil, called},
 		"both objects of an UPDATE":                   {fail, []string{"object == oldObject"}, nil, admissionv1.Update, nil, called},
 		"a connection":                                {fail, []string{"object.command == ['sh', '-c'] && request.subResource == 'exec' && object.kind == 'PodExecOptions'"}, exec, "", nil, called},
-		"the authorizer":                              {fail, []string{mayDelete}, nil, "", nil, onlyCluster + "a (" + mayDelete + ") reads the authorizer"},
+		"the authorizer":                              {fail, []string{mayDelete}, nil, "", nil, onlyCluster + "a (" + mayDelete + "), which reads the authorizer"},
 		"the authorizer, given":                       {fail, []string{mayDelete}, nil, "", given(true), called},
 		"the authorizer, given as false":              {fail, []string{mayDelete}, nil, "", given(false), "its match condition a is false, as given"},
 		"the authorizer, which is not asked":          {fail, []string{"request.name == 'x' || " + mayDelete}, nil, "", nil, called},
@@ -110,12 +110,12 @@ func TestMatchConditions(t *testing.T) {
 		"the authorizer, and one that fails":          {fail, []string{mayDelete, missing}, nil, "", nil, onlyCluster + "a "},
 		"the authorizer, and a failure to be ignored": {ignore, []string{mayDelete, missing}, nil, "", nil, "a match condition failed, and its failure policy is Ignore: b: "},
 		"a result that is given wins":                 {fail, []string{"request.name == 'y'"}, nil, "", given(true), called},
-		"the UID of the user":                         {fail, []string{"request.userInfo.uid == 'u'"}, nil, "", nil, onlyCluster + "a (request.userInfo.uid == 'u') reads request.userInfo.uid"},
+		"the UID of the user":                         {fail, []string{"request.userInfo.uid == 'u'"}, nil, "", nil, onlyCluster + "a (request.userInfo.uid == 'u'), which reads request.userInfo.uid"},
 		"the UID of the user, known":                  {fail, []string{"request.userInfo.uid == 'u'"}, nil, "", func(req *offline.Request) { req.User.UID = "u" }, called},
 		"what else is known of the user":              {fail, []string{"has(request.userInfo.extra) && 'k' in request.userInfo.extra"}, nil, "", nil, onlyCluster + "a "},
 		"what else is known of the user, given":       {fail, []string{"'v' in request.userInfo.extra['k']"}, nil, "", func(req *offline.Request) { req.User.Extra = map[string]authenticationv1.ExtraValue{"k": {"v"}} }, called},
 		"the user as a whole":                         {fail, []string{"[request.userInfo].exists(u, u.uid == '')"}, nil, "", nil, onlyCluster + "a "},
-		"the options of the client":                   {fail, []string{"request.?options.?fieldManager.orValue('') == 'kubectl'"}, nil, "", nil, onlyCluster + "a (request.?options.?fieldManager.orValue('') == 'kubectl') reads request.options.fieldManager"},
+		"the options of the client":                   {fail, []string{"request.?options.?fieldManager.orValue('') == 'kubectl'"}, nil, "", nil, onlyCluster + "a (request.?options.?fieldManager.orValue('') == 'kubectl'), which reads request.options.fieldManager"},
 		"the options in an object":                    {fail, []string{"!has(object.spec.options) && !has(object.spec.uid)"}, gateway, "", nil, called},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -62,7 +62,8 @@ type Options struct {
 	// Forbidden returns the calls without the right since its last call. It may be nil.
 	Forbidden func() []string
 	// Lean leaves out what costs more than the admission itself: why a webhook is not
-	// called, and what the extensions do in vain. Check needs it.
+	// called, and what the extensions do in vain. Check needs it. And it goes on if it cannot
+	// determine whether a webhook is called: see Outcome.Unknown.
 	Lean bool
 }
 
@@ -203,6 +204,8 @@ type Outcome struct {
 	AuditAnnotations map[string]string
 	// NotCalled are the webhooks that were not called, in order.
 	NotCalled []NotCalled
+	// Unknown has those of which a lean engine cannot determine whether they are called.
+	Unknown []*Unknown
 }
 
 // NotCalled is a webhook that an API server does not call for a request.
@@ -263,9 +266,14 @@ func (e *Engine) Admit(ctx context.Context, req *Request) (*Outcome, error) {
 	return out, nil
 }
 
-// decide is seenBy, and refuses the request if a match condition says so by its failure.
+// decide is seenBy, and refuses the request if a match condition says so by its failure. A
+// lean engine goes on without a webhook of which it cannot determine whether it is called.
 func (e *Engine) decide(h *hook, req *Request, out *Outcome) (seen *Request, matches bool, err error) {
 	seen, matches, err = e.seenBy(h, req, out)
+	if unknown, is := errors.AsType[*Unknown](err); is && e.options.Lean {
+		out.Unknown = append(out.Unknown, unknown)
+		return seen, false, nil
+	}
 	failed, fails := errors.AsType[*Failed](err)
 	if !fails {
 		return seen, matches, err

@@ -3,7 +3,6 @@ package scan
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -67,14 +66,15 @@ func (s *scanner) scan(ctx context.Context, engine *offline.Engine, pass Pass, o
 	if err != nil {
 		return err
 	}
+	var byUser map[string]bool
 	if s.options.User == nil && s.result.sampled(pass, came) {
 		other, err := s.admit(ctx, engine, pass, o, nobody)
 		if err != nil {
 			return err
 		}
-		s.result.compare(came, other)
+		byUser = s.result.compare(came, other)
 	}
-	s.result.add(pass, o, came)
+	s.result.add(pass, o, came, byUser)
 	return nil
 }
 
@@ -88,9 +88,14 @@ func (s *scanner) admit(ctx context.Context, engine *offline.Engine, pass Pass, 
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if unknown, ok := errors.AsType[*offline.Unknown](err); ok {
-			s.result.incomplete(fmt.Errorf("%s: %w", pass.Resource.GroupResource(), unknown))
-		} else if err != nil {
+		for _, unknown := range out.Unknown {
+			if unknown.Fact == offline.TheConditions {
+				s.result.leave(pass, unknown)
+			} else {
+				s.result.incomplete(fmt.Errorf("%s: %w", pass.Resource.GroupResource(), unknown))
+			}
+		}
+		if err != nil {
 			s.result.incomplete(fmt.Errorf("%s %s/%s: %w", pass.Resource.GroupResource(), o.namespace, o.name, err))
 		}
 		if refused := out.Status != nil && !slices.ContainsFunc(out.Steps, func(s offline.Step) bool { return s.Result == "denied" || s.Err != nil }); refused {

@@ -60,7 +60,11 @@ func (r *Result) table(out io.Writer, _ string) error {
 		fmt.Fprintf(&text, "  %s: %s\n", l.Extension, l.Reason)
 	}
 	if len(r.ByUser) > 0 {
-		fmt.Fprintf(&text, "\n%s: the decision depends on the user, here an administrator; set --user and --groups\n", strings.Join(r.ByUser, ", "))
+		findings := 0
+		for _, row := range r.Rows {
+			findings += row.ByUser
+		}
+		fmt.Fprintf(&text, "\n%s: the decision depends on the user, here an administrator, and %d findings are not counted for it; set --user and --groups\n", strings.Join(r.ByUser, ", "), findings)
 	}
 	_, err := io.WriteString(out, text.String())
 	return err
@@ -80,7 +84,11 @@ func (r *Result) writeFindings(text *strings.Builder, extension string) {
 		if count == 1 {
 			fmt.Fprintf(text, "\n%s:\n", extension)
 		}
-		fmt.Fprintf(text, "  %s %s: %s\n", f.Object(), joined(f.Outcomes), f.Message)
+		about := joined(f.Outcomes)
+		if f.ByUser {
+			about += ", by the user"
+		}
+		fmt.Fprintf(text, "  %s %s: %s\n", f.Object(), about, f.Message)
 	}
 	if count > shown {
 		fmt.Fprintf(text, "  and %d more; -o json has them\n", count-shown)
@@ -192,6 +200,9 @@ func (t *testSuites) add(s testSuite) {
 
 // level is how bad a finding is, in the words of SARIF.
 func (f *Finding) level() string {
+	if f.ByUser {
+		return "note"
+	}
 	switch f.Outcomes[0] {
 	case Stuck, Denied:
 		return "error"

@@ -116,11 +116,13 @@ func (r *Reports) Write(ctx context.Context, result *Result) error {
 	return group.Wait()
 }
 
-// byObject returns the findings by the UID of their objects.
+// byObject returns the findings that do not depend on the user, by the UID of their objects.
 func byObject(all []Finding) map[string][]Finding {
 	of := map[string][]Finding{}
 	for _, f := range all {
-		of[f.UID] = append(of[f.UID], f)
+		if !f.ByUser {
+			of[f.UID] = append(of[f.UID], f)
+		}
 	}
 	return of
 }

@@ -85,6 +85,8 @@ type Row struct {
 	Changed   int    `json:"changed"`
 	Failed    int    `json:"failed"`
 	Exempted  int    `json:"exempted"`
+	// ByUser counts the findings that depend on the user, and are not among the others.
+	ByUser int `json:"byUser"`
 }
 
 func (r *Row) count(outcome Outcome) *int {
@@ -102,7 +104,9 @@ type Finding struct {
 	Name       string    `json:"name"`
 	UID        string    `json:"uid,omitempty"`
 	Outcomes   []Outcome `json:"outcomes"`
-	Message    string    `json:"message"`
+	// ByUser is true if the extension decides otherwise for another user.
+	ByUser  bool   `json:"byUser,omitempty"`
+	Message string `json:"message"`
 }
 
 // Object names the object, such as "Pod shop/web".
@@ -123,7 +127,7 @@ type Result struct {
 	// Left is what no scan can show, and Incomplete what this one could not read or decide.
 	Left       []Left   `json:"notScanned,omitempty"`
 	Incomplete []string `json:"incomplete,omitempty"`
-	// ByUser are the extensions that decide by the user.
+	// ByUser are the extensions that decide by the user, if none was named.
 	ByUser []string `json:"byUser,omitempty"`
 
 	mu      sync.Mutex
@@ -146,8 +150,9 @@ func newResult(webhooks []*webhook.Webhook, left []Left, keep int) *Result {
 	return r
 }
 
-// add counts what came of an object.
-func (r *Result) add(pass Pass, o object, all map[string]*came) {
+// add counts what came of an object. Findings by the user count for themselves: they are about
+// somebody who was made up.
+func (r *Result) add(pass Pass, o object, all map[string]*came, byUser map[string]bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for name, c := range all {
@@ -163,11 +168,15 @@ func (r *Result) add(pass Pass, o object, all map[string]*came) {
 		if c.exempted {
 			row.Exempted++
 		}
-		for _, outcome := range c.outcomes {
-			*row.count(outcome)++
-		}
 		if len(c.outcomes) == 0 {
 			continue
+		}
+		if byUser[name] {
+			row.ByUser++
+		} else {
+			for _, outcome := range c.outcomes {
+				*row.count(outcome)++
+			}
 		}
 		if len(r.Findings) == r.keep {
 			r.More++
@@ -175,7 +184,7 @@ func (r *Result) add(pass Pass, o object, all map[string]*came) {
 		}
 		slices.SortFunc(c.outcomes, func(a, b Outcome) int { return slices.Index(Outcomes, a) - slices.Index(Outcomes, b) })
 		r.Findings = append(r.Findings, Finding{
-			name, c.mode, pass.Kind.GroupVersion().String(), pass.Kind.Kind, pass.Resource.GroupResource().String(), o.namespace, o.name, o.uid, c.outcomes, short(strings.Join(c.texts, "; ")),
+			name, c.mode, pass.Kind.GroupVersion().String(), pass.Kind.Kind, pass.Resource.GroupResource().String(), o.namespace, o.name, o.uid, c.outcomes, byUser[name], short(strings.Join(c.texts, "; ")),
 		})
 	}
 }
@@ -188,6 +197,22 @@ func short(text string) string {
 		return text
 	}
 	return strings.ToValidUTF8(text[:maxMessage], "") + "..."
+}
+
+// leave notes what of a webhook no scan can decide.
+func (r *Result) leave(pass Pass, unknown *offline.Unknown) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range pass.Webhooks {
+		if w.Scope.Name != unknown.Webhook {
+			continue
+		}
+		for _, name := range w.Extensions() {
+			if l := (Left{name, pass.Resource.Resource + ": " + unknown.Detail}); !slices.Contains(r.Left, l) {
+				r.Left = append(r.Left, l)
+			}
+		}
+	}
 }
 
 // maxIncomplete bounds how many reasons are kept.
@@ -214,7 +239,7 @@ func (r *Result) sampled(pass Pass, all map[string]*came) bool {
 	defer r.mu.Unlock()
 	sampled := r.samples[pass.Resource] < sampledObjects
 	for name, c := range all {
-		if len(c.outcomes) > 0 && r.tries[name] < sampledFindings {
+		if len(c.outcomes) > 0 && (r.tries[name] < sampledFindings || slices.Contains(r.ByUser, name)) {
 			r.tries[name]++
 			sampled = true
 		}
@@ -223,21 +248,25 @@ func (r *Result) sampled(pass Pass, all map[string]*came) bool {
 	return sampled
 }
 
-// compare notes the extensions that decided otherwise for another user.
-func (r *Result) compare(all, other map[string]*came) {
+// compare returns the extensions that decided otherwise for nobody, or name nobody as the
+// reason, and notes them.
+func (r *Result) compare(all, other map[string]*came) map[string]bool {
+	byUser := map[string]bool{}
+	for name, c := range other {
+		byUser[name] = all[name] == nil || !slices.Equal(all[name].outcomes, c.outcomes) ||
+			slices.ContainsFunc(c.texts, func(text string) bool { return strings.Contains(text, nobody.Username) })
+	}
+	for name := range all {
+		byUser[name] = byUser[name] || other[name] == nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for name := range all {
-		differs := other[name] == nil || !slices.Equal(all[name].outcomes, other[name].outcomes)
-		if differs && !slices.Contains(r.ByUser, name) {
+	for name, is := range byUser {
+		if is && !slices.Contains(r.ByUser, name) {
 			r.ByUser = append(r.ByUser, name)
 		}
 	}
-	for name := range other {
-		if all[name] == nil && !slices.Contains(r.ByUser, name) {
-			r.ByUser = append(r.ByUser, name)
-		}
-	}
+	return byUser
 }
 
 // sort puts everything in an order that does not depend on the scan's.

@@ -368,7 +368,7 @@ func TestAReviewAsksForWhatOnlyAClusterKnows(t *testing.T) {
 		"the labels by a flag":                    {withTeam, []string{"--namespace-labels", "team=a"}, 1, "no by team"},
 		"other labels by a flag":                  {withTeam, []string{"--namespace-labels", "team=b"}, 0, "no extension applies"},
 		"the labels of a Namespace given":         {namespace + "\n---\n" + withTeam, nil, 1, "Pod default/web: denied: no by team"},
-		"a match condition":                       {withTeam, []string{"--operation=UPDATE", "--namespace-labels=team=b"}, 2, "mine (request.name == 'web' && " + mayDelete + ") reads the authorizer: set --match-conditions NAME=true, or false"},
+		"a match condition":                       {withTeam, []string{"--operation=UPDATE", "--namespace-labels=team=b"}, 2, "mine (request.name == 'web' && " + mayDelete + "), which reads the authorizer: set --match-conditions NAME=true, or false"},
 		"a match condition that needs no cluster": {strings.ReplaceAll(withTeam, "name: web", "name: db"), []string{"--operation=UPDATE", "--namespace-labels=team=b"}, 0, " is not called: its match condition mine is false\n"},
 		"a match condition that holds":            {withTeam, []string{"--operation=UPDATE", "--namespace-labels=team=b", "--match-conditions=mine=true"}, 1, "denied: no by mine (match conditions as given)"},
 		"a match condition that does not":         {withTeam, []string{"--operation=UPDATE", "--namespace-labels=team=b", "--match-conditions=mine=false"}, 0, "no extension applies"},

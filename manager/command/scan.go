@@ -47,8 +47,9 @@ Each object counts as one that is created, and as an update that changes nothing
   EXEMPTED  an exemption let it pass an extension
 
 All modes count, so that you see what enforcing would do. What has no stored object, such
-as CONNECT, DELETE and requests to subresources, is named. If an extension decides by the
-user, which is tried on a sample, that is said: set --user.
+as CONNECT, DELETE and requests to subresources, is named. Unless you set --user, some
+objects are sent as another user, too: findings that depend on it are told apart, and not
+counted.
 
 It lists each resource in pages of one snapshot, and needs the right to list what the scopes
 cover, to list namespaces, and what the extensions read.

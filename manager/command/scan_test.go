@@ -72,9 +72,17 @@ func scanned(mgr *manager.Manager) error {
 			}
 			return nil
 		}, extension.Scope{Name: "stamp", Rules: configMaps}),
-		extension.ValidatingFunc(func(_ context.Context, o *autoscalingv1.HorizontalPodAutoscaler, _ *extension.Request) error {
-			return extension.Denyf("it has %d replicas", o.Spec.MaxReplicas)
+		extension.ValidatingFunc(func(_ context.Context, o *autoscalingv1.HorizontalPodAutoscaler, req *extension.Request) error {
+			return extension.Denyf("it has %d replicas, and %s is not its owner", o.Spec.MaxReplicas, req.User().Username)
 		}, extension.Scope{Name: "old", Rules: rules("autoscaling", "horizontalpodautoscalers", created)}),
+		extension.ValidatingFunc(never, extension.Scope{
+			Name: "conditional", Rules: rules("autoscaling", "horizontalpodautoscalers", created),
+			MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "even", Expression: "object.spec.maxReplicas % 2 == 0"}},
+		}),
+		extension.ValidatingFunc(never, extension.Scope{
+			Name: "authorized", Rules: rules("autoscaling", "horizontalpodautoscalers", created),
+			MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "may", Expression: "authorizer.group('').resource('pods').check('get').allowed()"}},
+		}),
 		extension.ValidatingFunc(never, extension.Scope{Name: "exec", Rules: extension.Connect("pods/exec")}),
 		extension.ValidatingFunc(never, extension.Scope{Name: "deletion", Rules: rules("", "configmaps", deleted)}),
 		extension.ValidatingFunc(never, extension.Scope{Name: "status", Rules: rules("", "pods/status", updated)}),
@@ -106,7 +114,7 @@ func TestAScanFindsWhatWouldBeRefusedOrChanged(t *testing.T) {
 
 	t.Run("in a table for people", func(t *testing.T) {
 		stdout, stderr, code := runBuilt(t, scanned, "", of("--mode=stamp=observe")...)
-		if code != 1 || stderr != "4 denied, 6 stuck, 6 failed" {
+		if code != 1 || stderr != "3 denied, 6 stuck, 6 failed" {
 			t.Errorf("%d: %s", code, stderr)
 		}
 		stdout = regexp.MustCompile(" +").ReplaceAllString(stdout, " ")
@@ -115,14 +123,15 @@ func TestAScanFindsWhatWouldBeRefusedOrChanged(t *testing.T) {
 			"fixed Enforce " + namespace + " 14 0 2 0 0 0",
 			"panics Enforce " + namespace + " 14 0 0 0 2 0",
 			"stamp Observe " + namespace + " 14 0 0 2 0 0",
-			"old Enforce " + namespace + " 1 1 0 0 0 0",
-			" HorizontalPodAutoscaler " + namespace + "/web denied: it has 3 replicas",
+			"old Enforce " + namespace + " 1 0 0 0 0 0",
+			" HorizontalPodAutoscaler " + namespace + "/web denied, by the user: it has 3 replicas",
 			"stuck, denied: because",
 			"changed: it would change metadata.labels",
 			"a scan changes nothing in the cluster, and does not pass on POST /api/v1/namespaces/" + other + "/configmaps",
 			"exec: CONNECT of pods/exec: no stored object says who would ask for it, and when",
 			"deletion: DELETE of configmaps: ", "status: pods/status: ", `absent: kites: the API server serves no such resource in group "example.com"`,
-			"users: the decision depends on the user",
+			"old, users: the decision depends on the user, here an administrator, and 1 findings are not counted for it",
+			"authorized: horizontalpodautoscalers: only a cluster can evaluate its match condition",
 		} {
 			if !strings.Contains(stdout, line) {
 				t.Errorf("no %q in %s", line, stdout)
@@ -162,7 +171,7 @@ func TestAScanFindsWhatWouldBeRefusedOrChanged(t *testing.T) {
 	})
 	t.Run("as many as are wanted, and the rest is counted", func(t *testing.T) {
 		stdout, stderr, _ := runBuilt(t, scanned, "", of("--findings=2")...)
-		if !strings.Contains(stdout, "14 more findings are only counted") || stderr != "4 denied, 6 stuck, 6 failed" {
+		if !strings.Contains(stdout, "14 more findings are only counted") || stderr != "3 denied, 6 stuck, 6 failed" {
 			t.Errorf("%s: %s", stderr, stdout)
 		}
 	})

@@ -838,7 +838,7 @@ func TestWhatOnlyAClusterKnowsEndsTheTestUntilItIsGiven(t *testing.T) {
 		"a match condition that asks the authorizer": {
 			extension.Scope{MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: may}}},
 			of("v1", "Pod"),
-			"mine (" + may + ") reads the authorizer: give its result by MatchConditions",
+			"mine (" + may + "), which reads the authorizer: give its result by MatchConditions",
 			func(c *admit.Client) *admit.Client { return c.MatchConditions(map[string]bool{"mine": true}) }, 1,
 		},
 		"one whose result is false": {
