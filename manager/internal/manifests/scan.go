@@ -82,12 +82,13 @@ func (i *installer) addScanned(w *webhook.Webhook, rights *host.Rights) {
 				resources = append(resources, resource)
 			}
 		}
-		if len(resources) == 0 {
-			continue
-		}
 		for _, group := range r.APIGroups {
-			may := rule(group, resources, []string{"list"})
-			if !named || i.mayBeClustered(group, resources) {
+			stored := slices.DeleteFunc(slices.Clone(resources), func(resource string) bool { return group == "" && resource == "bindings" })
+			if len(stored) == 0 {
+				continue
+			}
+			may := rule(group, stored, []string{"list"})
+			if !named || i.mayBeClustered(group, stored) {
 				rights.Cluster = host.AppendNew(rights.Cluster, may)
 				continue
 			}
