@@ -191,6 +191,7 @@ func TestValuesOfHooksWithoutEffectAreRefused(t *testing.T) {
 		`{hooks: {enabled: true, workers: 1001}}`:                                     "at '/hooks/workers'",
 		`{hooks: {enabled: true, extraArgs: ["--hooks-namespaces=a"]}}`:               "hooks.extraArgs: --hooks-namespaces=a: set hooks.namespaces instead",
 		`{` + alone + `, watchNamespaces: [apps]}`:                                    "watchNamespaces: has no effect",
+		`{` + alone + `, scan: {every: 1h}}`:                                          "scan.every: has no effect",
 		`{` + alone + `, extraArgs: [a]}`:                                             "extraArgs: has no effect",
 		`{` + alone + `, rbac: {extraRules: [{}]}}`:                                   "rbac.extraRules: has no effect",
 		`{hooks: {enabled: true}, serviceAccount: {create: false, name: a}}`:          "serviceAccount.hooksName: required",

@@ -226,21 +226,33 @@ func TestTheChartRefusesSessionsThatItsProgramWould(t *testing.T) {
 }
 
 // processes are what the names of ServiceAccounts and Deployments end with.
-var processes = map[string]string{"": "the server", "-registrar": "the registrar", "-reconciler": "the reconciler"}
+var processes = map[string]string{"": "the server", "-registrar": "the registrar", "-reconciler": "the reconciler", "-scanner": "what scans"}
+
+// scanned returns values with a scan.
+func scanned(values string) string {
+	const scan = `scan: {every: 1h, reports: true}`
+	if strings.Contains(values, scan) {
+		return values
+	}
+	if flow, is := strings.CutPrefix(values, "{"); is {
+		return "{" + scan + ", " + flow
+	}
+	return scan + "\n" + values
+}
 
 func TestTheChartGivesTheRightsOfTheManifestsAndNoOther(t *testing.T) {
 	for name, values := range variants {
 		t.Run(name, func(t *testing.T) {
-			objects := objectsOf(t, render(t, values))
+			objects := objectsOf(t, render(t, scanned(values)))
 			pod := podOf(serverOf(objects)).Spec
 			chart, want := rightsOf(t, objects), map[string]rights{}
-			for of, rights := range rightsOf(t, manifestsOf(t, pod)) {
+			for of, rights := range rightsOf(t, manifestsOf(t, pod, "--scan-every=1h", "--scan-reports")) {
 				process := strings.TrimPrefix(of, "admitkit")
 				if _, known := processes[process]; !known {
 					t.Errorf("manifests has a process %s", of)
 				}
-				if processOf(pod)[0] == "start" {
-					process = "" // one process does it all
+				if processOf(pod)[0] == "start" && process != "-scanner" {
+					process = "" // one process does it all but scan
 				}
 				if want[process] == nil {
 					want[process] = map[string]bool{}
@@ -252,9 +264,11 @@ func TestTheChartGivesTheRightsOfTheManifestsAndNoOther(t *testing.T) {
 			switch name {
 			case "everything else":
 				want[""].add("everywhere", mine)
+				want["-scanner"].add("everywhere", mine)
 			case "a namespace, and access in it and another":
 				want[""].add("apps", mine)
 				want["-reconciler"].add("apps", mine)
+				want["-scanner"].add("apps", mine)
 			}
 			for process, called := range processes {
 				got := chart[release+"-admitkit"+process]
@@ -403,11 +417,13 @@ func TestEachProcessOfASplitReleaseLacksTheRightsOfTheOthers(t *testing.T) {
 		"":            regexp.MustCompile(registers + "|" + certifies + "|" + grants),
 		"-registrar":  regexp.MustCompile(grants),
 		"-reconciler": regexp.MustCompile(registers + "|" + `: [a-z]+ secrets\.`),
+		"-scanner":    regexp.MustCompile(registers + "|" + grants + "|" + `: [a-z]+ secrets\.|: (patch|update|delete) [a-z/]+\.admitkit\.dev `),
 	}
 	has := map[string]*regexp.Regexp{
 		"":            regexp.MustCompile(`: get secrets\.`),
 		"-registrar":  regexp.MustCompile(registers),
 		"-reconciler": regexp.MustCompile(grants),
+		"-scanner":    regexp.MustCompile(`: list pods\.`),
 	}
 	for values, places := range map[string]string{
 		`{access: {enabled: true, namespaces: [other, apps]}}`:                               `^(other|apps): `,
@@ -419,7 +435,7 @@ func TestEachProcessOfASplitReleaseLacksTheRightsOfTheOthers(t *testing.T) {
 		`{access: {enabled: true, namespaces: [other]}, audit: {objects: {enabled: true}}}`:  `^other: `,
 		`{access: {enabled: true, namespaces: [other]}, audit: {touchedPods: {mark: true}}}`: `^other: `,
 	} {
-		all := rightsOf(t, objectsOf(t, render(t, values)))
+		all := rightsOf(t, objectsOf(t, render(t, scanned(values))))
 		for process, called := range processes {
 			found := false
 			for right := range all[release+"-admitkit"+process] {
@@ -584,6 +600,7 @@ func TestTheChartsPodsAreThoseOfTheManifests(t *testing.T) {
 		"three":                        `{access: {enabled: true, namespaces: [apps]}}`,
 		"three, of one replica":        `{audit: {objects: {enabled: true}}, replicas: 1}`,
 		"three, of three replicas":     `{audit: {touchedPods: {evictAfter: 1h}}, replicas: 3}`,
+		"three, and a scan":            `{access: {enabled: true, namespaces: [apps]}, scan: {every: 1h0m0s, reports: true}}`,
 		"three, without election":      `{access: {enabled: true, namespaces: [apps]}, leaderElection: false}`,
 		"three, otherwise":             `{access: {enabled: true, namespaces: ["*"]}, port: 10443, drainPeriodSeconds: 45, metrics: {enabled: false}}`,
 		"sessions":                     `{replicas: 1, sessions: {enabled: true, namespaces: [apps], port: 9444}}`,
@@ -601,6 +618,9 @@ func TestTheChartsPodsAreThoseOfTheManifests(t *testing.T) {
 			more := []string{fmt.Sprintf("--replicas=%d", *server.Spec.Replicas)}
 			if strings.Contains(values, "secret: s3") {
 				more = append(more, "--sessions-s3-secret=s3") // which the program itself does not need
+			}
+			if strings.Contains(values, "scan:") {
+				more = append(more, "--scan-every=1h", "--scan-reports")
 			}
 			manifests := manifestsOf(t, server.Spec.Template.Spec, more...)
 			for process, called := range processes {

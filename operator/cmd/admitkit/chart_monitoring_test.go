@@ -118,9 +118,9 @@ func TestThePodsOfEveryDeploymentAreScraped(t *testing.T) {
 
 func TestSecureMetricsAreScrapedByWhomRBACLets(t *testing.T) {
 	t.Parallel()
-	const split = `split: {enabled: true}, access: {enabled: true, namespaces: [apps]}, `
+	const split = `split: {enabled: true}, scan: {every: 1h}, access: {enabled: true, namespaces: [apps]}, `
 	objects := objectsOf(t, render(t, `{`+split+`metrics: {secure: true, serviceMonitor: {enabled: true}}}`))
-	for _, name := range []string{release + "-admitkit", release + "-admitkit-registrar", release + "-admitkit-reconciler"} {
+	for _, name := range []string{release + "-admitkit", release + "-admitkit-registrar", release + "-admitkit-reconciler", release + "-admitkit-scanner"} {
 		got := rightsOf(t, objects)[name]
 		if !got["everywhere: create tokenreviews.authentication.k8s.io *"] || !got["everywhere: create subjectaccessreviews.authorization.k8s.io *"] {
 			t.Errorf("%s may not ask who may read its metrics", name)

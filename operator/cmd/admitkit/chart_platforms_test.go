@@ -125,12 +125,12 @@ func TestEveryServiceHasTheIPFamiliesOfTheValues(t *testing.T) {
 // Whoever names accounts changes who has the rights, and nothing else about them.
 func TestServiceAccountsOfTheUserGetTheRightsOfThoseThatTheChartMakes(t *testing.T) {
 	t.Parallel()
-	const names = `, serviceAccount: {create: %s, name: web.hooks, registrarName: registrar, reconcilerName: grants}`
+	const names = `, serviceAccount: {create: %s, name: web.hooks, registrarName: registrar, reconcilerName: grants, scannerName: scans}`
 	for _, registrar := range []string{"Deployment", "Job"} {
 		for _, create := range []string{"true", "false"} {
-			values := `access: {enabled: true, namespaces: [apps]}, split: {enabled: true, registrar: ` + registrar + `}`
+			values := `access: {enabled: true, namespaces: [apps]}, scan: {every: 1h}, split: {enabled: true, registrar: ` + registrar + `}`
 			own := objectsOf(t, render(t, `{`+values+strings.ReplaceAll(names, "%s", create)+`}`))
-			renamed := map[string]string{"": "web.hooks", "-registrar": "registrar", "-reconciler": "grants", "-unregister": "rel-admitkit-unregister", "-test": "rel-admitkit-test"}
+			renamed := map[string]string{"": "web.hooks", "-registrar": "registrar", "-reconciler": "grants", "-scanner": "scans", "-unregister": "rel-admitkit-unregister", "-test": "rel-admitkit-test"}
 			want, got := rightsOf(t, objectsOf(t, render(t, `{`+values+`}`))), rightsOf(t, own)
 			for suffix, name := range renamed {
 				if diff := cmp.Diff(want[release+"-admitkit"+suffix], got[name]); diff != "" || len(got[name]) == 0 {
@@ -160,7 +160,7 @@ func TestServiceAccountsOfTheUserGetTheRightsOfThoseThatTheChartMakes(t *testing
 			}
 			want2 := []string{"rel-admitkit-test", "rel-admitkit-unregister"}
 			if create == "true" {
-				want2 = append(want2, "grants", "registrar", "web.hooks")
+				want2 = append(want2, "grants", "registrar", "scans", "web.hooks")
 			}
 			slices.Sort(made)
 			if slices.Sort(want2); !slices.Equal(made, want2) {

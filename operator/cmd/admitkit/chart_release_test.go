@@ -35,7 +35,7 @@ func TestAReleaseWorksAndItsUninstallLeavesNothing(t *testing.T) {
 	t.Parallel()
 	cluster := controlplane.Run(t, controlplane.Options{ControllerManager: true, Kwok: true})
 	releases := map[string]string{
-		"one":   "split.enabled=false,crds.keep=false,hooks.enabled=true,hooks.namespaces={default},access.enabled=true,access.namespaces={*},audit.objects.enabled=true,audit.enforcement.enabled=true,binding.roles={default/reader}",
+		"one":   "split.enabled=false,crds.keep=false,hooks.enabled=true,hooks.namespaces={default},access.enabled=true,access.namespaces={*},audit.objects.enabled=true,audit.enforcement.enabled=true,binding.roles={default/reader},scan.every=1m",
 		"split": "audit.touchedPods.evictAfter=1h",
 		"job":   "split.registrar=Job,watchNamespaces={default}",
 	}
@@ -77,7 +77,7 @@ func TestASplitReleaseIsUninstalledWhenANamespaceThatItWorkedInIsGone(t *testing
 		kubectl(t, cluster, "create", "namespace", name)
 	}
 	i := &installed{T: t, cluster: cluster, name: release, grants: true}
-	i.helm("install", release, chartDir, "--wait", "--set", "watchNamespaces={apps},access.enabled=true,access.namespaces={apps,default},binding.roles={default/reader},rbac.extraRules[0].apiGroups={apps},rbac.extraRules[0].resources={deployments},rbac.extraRules[0].verbs={get}")
+	i.helm("install", release, chartDir, "--wait", "--set", "watchNamespaces={apps},access.enabled=true,access.namespaces={apps,default},binding.roles={default/reader},scan.every=1m,rbac.extraRules[0].apiGroups={apps},rbac.extraRules[0].resources={deployments},rbac.extraRules[0].verbs={get}")
 	kubectl(t, cluster, "--namespace", releaseNamespace, "rollout", "status", "deployment", "rel-admitkit", "rel-admitkit-registrar", "rel-admitkit-reconciler", "--timeout=2m")
 	i.work()
 	kubectl(t, cluster, "delete", "namespace", "apps", "--timeout=1m")
@@ -198,6 +198,9 @@ func (i *installed) work() {
 			health += address
 		}
 		process := i.run(deployment.Spec.Template.Spec, append(i.address, health)...)
+		if strings.HasSuffix(deployment.Name, "-scanner") {
+			testkit.Within(i, time.Minute, "everything is scanned", func(context.Context) bool { return process.Output.HasLine(`"scanned"`) })
+		}
 		defer i.end(process)
 		defer func() { _ = process.Process.Signal(syscall.SIGTERM) }()
 	}

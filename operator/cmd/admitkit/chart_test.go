@@ -128,6 +128,7 @@ watchNamespaces: [apps]
 audit: {allNamespaces: true}
 `,
 	"monitors, and split": `
+scan: {every: 1h, reports: true}
 access: {enabled: true, namespaces: [apps]}
 metrics: {serviceMonitor: {enabled: true}, podMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboards: {enabled: true}, secure: true, authorization: {credentials: {name: t, key: k}}}
 `,
@@ -414,6 +415,12 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{serviceAccount: {name: a, registrarName: a}, split: {enabled: true}}`: "each process needs a ServiceAccount of its own",
 		`{serviceAccount: {create: false, name: a, registrarName: b}, split: {enabled: true}, audit: {objects: {enabled: true}}}`:     "serviceAccount.reconcilerName: required",
 		`{serviceAccount: {name: a, registrarName: b, reconcilerName: b}, split: {enabled: true}, audit: {objects: {enabled: true}}}`: "a, b, b: each process needs",
+		`{scan: {every: 1h}, serviceAccount: {name: a, scannerName: a}}`:                                                              "each process needs a ServiceAccount of its own",
+		`{scan: {every: 1h}, serviceAccount: {create: false, name: a, registrarName: b}}`:                                             "serviceAccount.scannerName: required",
+		`{serviceAccount: {scannerName: a}}`: "serviceAccount.scannerName: has no effect",
+		`{scan: {reports: true}}`:            "scan.reports: has no effect without scan.every",
+		`{scan: {every: 59s}}`:               "scan.every: 59s: must be at least 1m",
+		`{scan: {every: often}}`:             "at '/scan/every'",
 
 		`{tls: {minVersion: "1.1"}}`:                        "at '/tls/minVersion'",
 		`{tls: {minVersion: 1.1}}`:                          "at '/tls/minVersion'",
@@ -579,10 +586,11 @@ audit: {enabled: false}
 watchNamespaces: [apps]
 rbac:
   extraRules: [{apiGroups: [""], resources: [pods], verbs: [list]}]
-  extraClusterRules: [{apiGroups: [""], resources: [nodes], verbs: [get]}]
+  extraClusterRules: [{apiGroups: [""], resources: [nodes], verbs: [get]}, {apiGroups: [""], resources: [configmaps], verbs: [list, patch, "*"]}]
 `
 	for values, want := range map[string][]string{
-		"split: {enabled: false}": {"start as rel-admitkit"},
+		"split: {enabled: false}":                     {"start as rel-admitkit"},
+		"split: {enabled: false}\nscan: {every: 90m}": {"start as rel-admitkit", "scan --every=90m as rel-admitkit-scanner"},
 		"": {
 			"serve --reconciler-user=system:serviceaccount:rel-system:rel-admitkit-reconciler as rel-admitkit",
 			"register --stay as rel-admitkit-registrar", "reconcile --reconciler-user=system:serviceaccount:rel-system:rel-admitkit-reconciler as rel-admitkit-reconciler",
@@ -609,6 +617,9 @@ rbac:
 				account := pod.Spec.ServiceAccountName
 				got = append(got, strings.Join(processOf(pod.Spec), " ")+" as "+account)
 				extensions := !strings.HasSuffix(account, "-registrar")
+				if may := of[account]["everywhere: patch configmaps. *"]; may != (extensions && !strings.HasSuffix(account, "-scanner")) {
+					t.Errorf("%s may patch: %t", account, may)
+				}
 				if of[account]["everywhere: get nodes. *"] != extensions || of[account]["apps: list pods. *"] != extensions || of[account]["apps: get pods. *"] {
 					t.Errorf("%s may %v", account, of[account])
 				}
@@ -625,7 +636,7 @@ rbac:
 func processOf(pod corev1.PodSpec) []string {
 	args := slices.Clone(pod.Containers[0].Args)
 	return slices.DeleteFunc(args, func(arg string) bool {
-		return strings.HasPrefix(arg, "--") && arg != "--stay" && !strings.HasPrefix(arg, "--reconciler-user=")
+		return strings.HasPrefix(arg, "--") && arg != "--stay" && arg != "--reports" && !strings.HasPrefix(arg, "--reconciler-user=") && !strings.HasPrefix(arg, "--every=")
 	})
 }
 
@@ -714,7 +725,7 @@ func TestOnlyTheAPIServersReachTheWebhooks(t *testing.T) {
 
 func TestOnlyServersAdmitCallsOfTheirWebhooks(t *testing.T) {
 	t.Parallel()
-	objects := objectsOf(t, render(t, `{split: {enabled: true}, access: {enabled: true, namespaces: [apps]}, networkPolicy: {enabled: true}}`))
+	objects := objectsOf(t, render(t, `{split: {enabled: true}, access: {enabled: true, namespaces: [apps]}, scan: {every: 1h}, networkPolicy: {enabled: true}}`))
 	admitted := map[string][]string{}
 	for _, object := range objects {
 		policy, ok := object.(*networkingv1.NetworkPolicy)
@@ -740,6 +751,7 @@ func TestOnlyServersAdmitCallsOfTheirWebhooks(t *testing.T) {
 		"rel-admitkit":            {"webhook", "health", "metrics"},
 		"rel-admitkit-registrar":  {"health", "metrics"},
 		"rel-admitkit-reconciler": {"health", "metrics"},
+		"rel-admitkit-scanner":    {"health", "metrics"},
 		"rel-admitkit-unregister": {},
 		"rel-admitkit-test":       {},
 	}
@@ -809,7 +821,7 @@ func TestOnlyWhatGrantsHasTheCredentialsOfTheChecks(t *testing.T) {
 	t.Parallel()
 	got := map[string]string{}
 	for _, split := range []string{"true", "false"} {
-		for _, object := range objectsOf(t, render(t, `{access: {enabled: true, namespaces: [apps], checks: {secretName: checks, key: all.yaml}}, split: {enabled: `+split+`}}`)) {
+		for _, object := range objectsOf(t, render(t, `{access: {enabled: true, namespaces: [apps], checks: {secretName: checks, key: all.yaml}}, scan: {every: 1h}, split: {enabled: `+split+`}}`)) {
 			pod := podOf(object)
 			if pod == nil {
 				continue
@@ -827,6 +839,7 @@ func TestOnlyWhatGrantsHasTheCredentialsOfTheChecks(t *testing.T) {
 	// The one item is the file of the checks.
 	want := map[string]string{
 		"rel-admitkit false": "checks 0 /access-checks/all.yaml", "rel-admitkit true": "checks 1 /access-checks/all.yaml", "rel-admitkit-reconciler true": "checks 0 /access-checks/all.yaml",
+		"rel-admitkit-scanner false": "checks 1 /access-checks/all.yaml", "rel-admitkit-scanner true": "checks 1 /access-checks/all.yaml",
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)

@@ -84,7 +84,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- append $own (include "admitkit.pathsSecret" .) | toJson -}}
 {{- end -}}
 
-{{/* The ServiceAccount of a component: server, registrar, reconciler or hooks. But for hooks, one process has that of the server. Takes root and component. */}}
+{{/* The ServiceAccount of a component: server, registrar, reconciler, scanner or hooks. But for the last two, one process has that of the server. Takes root and component. */}}
 {{- define "admitkit.accountName" -}}
 {{- $own := .root.Values.serviceAccount -}}
 {{- $name := include "admitkit.fullname" .root -}}
@@ -92,6 +92,8 @@ app.kubernetes.io/component: {{ .component }}
 {{- $own.registrarName | default (printf "%s-registrar" $name) -}}
 {{- else if and (eq .component "reconciler") (include "admitkit.reconcilesApart" .root) -}}
 {{- $own.reconcilerName | default (printf "%s-reconciler" $name) -}}
+{{- else if eq .component "scanner" -}}
+{{- $own.scannerName | default (printf "%s-scanner" $name) -}}
 {{- else if eq .component "hooks" -}}
 {{- $own.hooksName | default (printf "%s-hooks" $name) -}}
 {{- else -}}
@@ -144,6 +146,11 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "admitkit.accountName"
 {{- if and (include "admitkit.isSplit" .) (include "admitkit.reconciles" .) }}yes{{ end -}}
 {{- end -}}
 
+{{/* What the cluster stores is scanned. */}}
+{{- define "admitkit.scans" -}}
+{{- if and .Values.scan.every (include "admitkit.operates" .) }}yes{{ end -}}
+{{- end -}}
+
 {{/* The names of the Deployments. */}}
 {{- define "admitkit.deployments" -}}
 {{- $name := include "admitkit.fullname" . -}}
@@ -151,6 +158,7 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "admitkit.accountName"
 {{- if include "admitkit.operates" . }}{{ $all = append $all $name }}{{ end -}}
 {{- if include "admitkit.registrarStays" . }}{{ $all = append $all (printf "%s-registrar" $name) }}{{ end -}}
 {{- if include "admitkit.reconcilesApart" . }}{{ $all = append $all (printf "%s-reconciler" $name) }}{{ end -}}
+{{- if include "admitkit.scans" . }}{{ $all = append $all (printf "%s-scanner" $name) }}{{ end -}}
 {{- if .Values.hooks.enabled }}{{ $all = append $all (printf "%s-hooks" $name) }}{{ end -}}
 {{- join "," $all -}}
 {{- end -}}

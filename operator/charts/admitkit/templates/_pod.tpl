@@ -42,13 +42,14 @@ spec:
 {{- end }}
 {{- end -}}
 
-{{/* What runs `reconcile`, of whose replicas one works. Takes root and component. */}}
+{{/* What runs `reconcile`, or other args, of whose replicas one works. Takes root and component, and with args has one replica. */}}
 {{- define "admitkit.elected" -}}
 {{- $account := include "admitkit.accountName" . -}}
 {{- $user := printf "--reconciler-user=system:serviceaccount:%s:%s" .root.Release.Namespace $account -}}
-{{- $of := merge (dict "name" (printf "%s-%s" (include "admitkit.fullname" .root) .component) "account" $account "args" (list "reconcile" $user)) . -}}
+{{- $of := merge (dict "name" (printf "%s-%s" (include "admitkit.fullname" .root) .component) "account" $account "args" (.args | default (list "reconcile" $user))) . -}}
+{{- $elects := and .root.Values.leaderElection (not .args) -}}
 {{- include "admitkit.ownAccount" $of }}
-{{- if .root.Values.leaderElection }}
+{{- if $elects }}
 {{- include "admitkit.budget" $of }}
 {{- end }}
 ---
@@ -60,7 +61,7 @@ metadata:
   labels:
     {{- include "admitkit.labels" (dict "root" .root "component" .component) | nindent 4 }}
 spec:
-  {{- if .root.Values.leaderElection }}
+  {{- if $elects }}
   replicas: {{ .root.Values.replicas }}
   {{- else }}
   replicas: 1
@@ -86,8 +87,9 @@ Takes root, component, account and args: the subcommand and flags of its own.
 {{- $hooks := eq .component "hooks" -}}
 {{- $records := or $serves (eq .component "reconciler") -}}
 {{- $grants := or (eq .component "reconciler") (and $serves (not $values.split.enabled)) -}}
-{{- $stays := or $records $hooks (eq .component "registrar") -}}
-{{- $volumes := dict "values" $values "records" $records "serves" $serves "grants" $grants "hooks" $hooks -}}
+{{- $checks := or $records (eq .component "scanner") -}}
+{{- $stays := or $checks $hooks (eq .component "registrar") -}}
+{{- $volumes := dict "values" $values "records" $records "checks" $checks "serves" $serves "grants" $grants "hooks" $hooks -}}
 metadata:
   labels:
     {{- include "admitkit.labels" (dict "root" .root "component" .component "labels" $values.podLabels) | nindent 4 }}
@@ -175,7 +177,7 @@ spec:
     {{- . | nindent 4 }}
     {{- end }}
     {{- end }}
-    {{- if and $records $values.access.enabled $values.access.checks.secretName }}
+    {{- if and $checks $values.access.enabled $values.access.checks.secretName }}
     - {name: ADMITKIT_ACCESS_CHECKS, value: {{ printf "/access-checks/%s" $values.access.checks.key | quote }}}
     {{- end }}
     {{- if and $serves $values.sessions.enabled }}
@@ -271,7 +273,7 @@ spec:
 - {name: access-notify, mountPath: /access-notify, readOnly: true}
 {{- end }}
 {{- end }}
-{{- if and .records .values.access.enabled .values.access.checks.secretName }}
+{{- if and .checks .values.access.enabled .values.access.checks.secretName }}
 - {name: access-checks, mountPath: /access-checks, readOnly: true}
 {{- end }}
 {{- if and .serves .values.tracing.endpoint (include "admitkit.credentials" .values.tracing) }}
@@ -357,7 +359,7 @@ spec:
 {{- end }}
 {{- end }}
 {{- with .values.access.checks }}
-{{- if and $.records $.values.access.enabled .secretName }}
+{{- if and $.checks $.values.access.enabled .secretName }}
 - name: access-checks
   secret:
     secretName: {{ .secretName | quote }}

@@ -271,6 +271,7 @@ ADMITKIT_{{ . | upper | replace "-" "_" }}
 {{- include "admitkit.checkBinding" $ -}}
 {{- include "admitkit.checkSessions" $ -}}
 {{- include "admitkit.checkHooks" $ -}}
+{{- include "admitkit.checkScan" $ -}}
 {{- include "admitkit.checkSandbox" $ -}}
 {{- if and (eq .split.reconciler "None") (include "admitkit.haveReconcilers" $) -}}
 {{- fail "split.reconciler: None is for a program of your own that has nothing to reconcile; access, binding, audit.objects and audit.touchedPods.evictAfter need Deployment" -}}
@@ -497,10 +498,25 @@ ADMITKIT_{{ . | upper | replace "-" "_" }}
 {{- end -}}
 {{- end -}}
 {{- if and $values.hooks.enabled (not (include "admitkit.operates" .)) -}}
-{{- range $name, $set := dict "watchNamespaces" $values.watchNamespaces "podSelector" $values.podSelector "ignoreUntilProbed" $values.ignoreUntilProbed "hostNetwork" $values.hostNetwork "webhookAnnotations" $values.webhookAnnotations "excludeNamespaces" $values.excludeNamespaces "tolerateSelectorTerms" $values.tolerateSelectorTerms "rbac.extraRules" $values.rbac.extraRules "rbac.extraClusterRules" $values.rbac.extraClusterRules "extraArgs" $values.extraArgs "extraEnv" $values.extraEnv "extraVolumes" $values.extraVolumes "extraVolumeMounts" $values.extraVolumeMounts "tracing.endpoint" $values.tracing.endpoint "networkPolicy.apiServers" $values.networkPolicy.apiServers "tls.clientCA.configMap" $values.tls.clientCA.configMap -}}
+{{- range $name, $set := dict "scan.every" $values.scan.every "watchNamespaces" $values.watchNamespaces "podSelector" $values.podSelector "ignoreUntilProbed" $values.ignoreUntilProbed "hostNetwork" $values.hostNetwork "webhookAnnotations" $values.webhookAnnotations "excludeNamespaces" $values.excludeNamespaces "tolerateSelectorTerms" $values.tolerateSelectorTerms "rbac.extraRules" $values.rbac.extraRules "rbac.extraClusterRules" $values.rbac.extraClusterRules "extraArgs" $values.extraArgs "extraEnv" $values.extraEnv "extraVolumes" $values.extraVolumes "extraVolumeMounts" $values.extraVolumeMounts "tracing.endpoint" $values.tracing.endpoint "networkPolicy.apiServers" $values.networkPolicy.apiServers "tls.clientCA.configMap" $values.tls.clientCA.configMap -}}
 {{- if $set -}}
 {{- fail (printf "%s: has no effect, because audit.enabled and access.enabled are false and hooks have no webhooks" $name) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* How often it is scanned, as the program checks it. */}}
+{{- define "admitkit.checkScan" -}}
+{{- with .Values.scan.every -}}
+{{- $began := toDate "2006" "2000" -}}
+{{- if (mustDateModify . $began).Before (mustDateModify "1m" $began) -}}
+{{- fail (printf "scan.every: %s: must be at least 1m" .) -}}
+{{- end -}}
+{{- else -}}
+{{- include "admitkit.needs" (list "scan" "every" .Values.scan (dict "reports" false)) -}}
+{{- if .Values.serviceAccount.scannerName -}}
+{{- fail "serviceAccount.scannerName: has no effect, because scan.every is empty" -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -541,6 +557,10 @@ ADMITKIT_{{ . | upper | replace "-" "_" }}
 {{- if include "admitkit.reconcilesApart" . -}}
 {{- $names = append $names (include "admitkit.accountName" (dict "root" . "component" "reconciler")) -}}
 {{- $required = append $required "reconcilerName" -}}
+{{- end -}}
+{{- if include "admitkit.scans" . -}}
+{{- $names = append $names (include "admitkit.accountName" (dict "root" . "component" "scanner")) -}}
+{{- $required = append $required "scannerName" -}}
 {{- end -}}
 {{- range $required -}}
 {{- if not (or $account.create (get $account .)) -}}

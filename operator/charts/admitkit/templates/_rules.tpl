@@ -74,7 +74,7 @@ rule is there once, whichever process needs it.
 {{- end -}}
 {{- end -}}
 
-{{/* The same for an account that runs processes: "" is what serves, and "reconciler." what reconciles. Takes root, name, account and processes. */}}
+{{/* The same for an account that runs processes: "" is what serves, "reconciler." what reconciles, and "scanner." what scans. Takes root, name, account and processes. */}}
 {{- define "admitkit.extensionRoles" -}}
 {{- $of := dict "watched" "" "access" "" "cluster" "" "binds" (has "reconciler." .processes) "binding" (dict) -}}
 {{- range $process := .processes -}}
@@ -182,25 +182,23 @@ annotations:
 
 {{/* What reconciles, in its namespace: it elects a leader. */}}
 {{- define "admitkit.reconcilerRules" -}}
-{{- if include "admitkit.reconciles" . -}}
-{{- include "admitkit.electionRules" (list . (include "admitkit.configuration" .)) }}
+{{- if and .Values.leaderElection (include "admitkit.reconciles" .) -}}
+{{- include "admitkit.electionRules" (include "admitkit.configuration" .) }}
 {{- end }}
 {{- end -}}
 
-{{/* What elects a leader by a Lease. */}}
+{{/* What elects a leader. Takes the name of the Lease. */}}
 {{- define "admitkit.electionRules" -}}
-{{- if (index . 0).Values.leaderElection -}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [create]
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
-  resourceNames: [{{ index . 1 }}]
+  resourceNames: [{{ . }}]
   verbs: [get, update]
 - apiGroups: ["", events.k8s.io]
   resources: [events]
   verbs: [create, patch]
-{{- end }}
 {{- end -}}
 
 {{/*
@@ -215,7 +213,8 @@ writes the files; a feature that needs nothing in a process has none.
 {{- end -}}
 
 {{/*
-What the extensions need, in the processes that serve or in those that reconcile ("", or "reconciler."). Takes root and process.
+What the extensions need, in the processes that serve, in those that reconcile, or in what scans ("", "reconciler." or "scanner."). Takes
+root and process.
 Where they watch ...
 */}}
 {{- define "admitkit.watchedRules" -}}
@@ -231,8 +230,20 @@ Where they watch ...
 {{- include "admitkit.sessionRules" $ }}
 {{- end }}
 {{- end }}
-{{- with .root.Values.rbac.extraRules }}
-{{ toYaml . }}
+{{- include "admitkit.extraRules" (list .process .root.Values.rbac.extraRules) }}
+{{- end -}}
+
+{{/* Rules of the values. To scan is to read. Takes the process and the rules. */}}
+{{- define "admitkit.extraRules" }}
+{{- $reads := eq (index . 0) "scanner." }}
+{{- range index . 1 }}
+{{- $verbs := list }}
+{{- range .verbs }}
+{{- if or (not $reads) (has . (list "get" "list" "watch")) }}{{ $verbs = append $verbs . }}{{ end }}
+{{- end }}
+{{- if $verbs }}
+- {{ merge (dict "verbs" $verbs) . | toYaml | nindent 2 | trim }}
+{{- end }}
 {{- end }}
 {{- end -}}
 
@@ -257,7 +268,7 @@ Where they watch ...
 {{/* ... by namespace, as JSON of YAML, with the own one, where the Service is ... */}}
 {{- define "admitkit.placesOfSessions" -}}
 {{- $rules := dict -}}
-{{- if and .root.Values.sessions.enabled (not .process) -}}
+{{- if and .root.Values.sessions.enabled (ne .process "reconciler.") -}}
 {{- range .root.Values.sessions.namespaces -}}
 {{- $_ := set $rules . (include "admitkit.sessionRules" $) -}}
 {{- end -}}
@@ -308,6 +319,15 @@ Where they watch ...
 {{- end }}
 {{- if and $audit.enabled $audit.enforcement.enabled }}
 {{- include "admitkit.rules" (list . "audit-enforcement" "clusterrole") }}
+{{- if not $audit.enforcement.namespaces }}
+{{- include "admitkit.rules" (list . "audit-enforcement-label" "clusterrole") }}
+{{- end }}
+{{- end }}
+{{- if .root.Values.access.enabled }}
+{{- include "admitkit.rules" (list . "access" "clusterrole") }}
+{{- end }}
+{{- if include "admitkit.holdsEgress" .root }}
+{{- include "admitkit.rules" (list . "access-egress" "clusterrole") }}
 {{- end }}
 {{- include "admitkit.bindingClusterRules" . }}
 {{- if .root.Values.sessions.enabled }}
@@ -317,6 +337,7 @@ Where they watch ...
 {{- end }}
 {{- if .root.Values.sessions.selector }}
 {{- include "admitkit.sessionRules" . }}
+{{- include "admitkit.rules" (list . "sessions-selector" "clusterrole") }}
 {{- if .root.Values.sessions.nodeProxy }}
 {{- include "admitkit.rules" (list . "sessions-nodes" "clusterrole") }}
 {{- end }}
@@ -325,8 +346,9 @@ Where they watch ...
 {{- end }}
 {{- end }}
 {{- end }}
-{{- with .root.Values.rbac.extraClusterRules }}
-{{ toYaml . }}
+{{- include "admitkit.extraRules" (list .process .root.Values.rbac.extraClusterRules) }}
+{{- if and .root.Values.scan.reports (eq .process "scanner.") }}
+{{- include "admitkit.rules" (list . "scan-reports" "clusterrole") }}
 {{- end }}
 {{- end -}}
 
@@ -335,16 +357,16 @@ What binding needs, by namespace, as JSON of YAML: bind on exactly the roles tha
 their sake. Takes root and process.
 */}}
 {{- define "admitkit.bindingRules" -}}
-{{- $process := .process -}}
+{{- $binds := eq .process "reconciler." -}}
 {{- $rules := dict -}}
 {{- range $namespace, $bindable := include "admitkit.placesOfBinding" .root | fromJson -}}
 {{- $text := include "admitkit.rulesToAsk" "localsubjectaccessreviews" -}}
-{{- if $process -}}
+{{- if $binds -}}
 {{- $text = printf "%s%s%s" $text (include "admitkit.rulesToBind" (list "transientrolebindings" "rolebindings")) (include "admitkit.rulesOfRoles" $bindable) -}}
 {{- end -}}
 {{- $_ := set $rules $namespace $text -}}
 {{- end -}}
-{{- if and $process .root.Values.binding.clusterWide -}}
+{{- if and $binds .root.Values.binding.clusterWide -}}
 {{- /* The Events about cluster-scoped objects are in the namespace default. */ -}}
 {{- $_ := set $rules "default" (printf "%s%s" (get $rules "default") (include "admitkit.rulesOfEvents" .)) -}}
 {{- end -}}
@@ -354,14 +376,18 @@ their sake. Takes root and process.
 {{/* ... and in the cluster. */}}
 {{- define "admitkit.bindingClusterRules" }}
 {{- $binding := .root.Values.binding }}
-{{- if and .process (or $binding.clusterRoles $binding.clusterWide) }}
+{{- $binds := eq .process "reconciler." }}
+{{- if include "admitkit.binds" .root }}
+{{- include "admitkit.rules" (list . "binding" "clusterrole") }}
+{{- end }}
+{{- if and $binds (or $binding.clusterRoles $binding.clusterWide) }}
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [clusterroles]
   verbs: [get, list, watch]
 {{- end }}
 {{- with $binding.clusterWide }}
 {{- include "admitkit.rulesToAsk" "subjectaccessreviews" }}
-{{- if $.process }}
+{{- if $binds }}
 {{- include "admitkit.rulesToBind" (list "transientclusterrolebindings" "clusterrolebindings") }}
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [clusterroles]
@@ -441,7 +467,9 @@ with the label.
 {{- $cluster := printf "%s-hooks" (include "admitkit.clusterName" .) -}}
 {{- $role := dict "root" . "hook" "" "namespace" "" "account" (include "admitkit.accountName" (dict "root" . "component" "hooks")) -}}
 {{- $lease := printf "%s.%s" $name .Release.Namespace -}}
-{{- include "admitkit.role" (merge (dict "name" $name "namespace" .Release.Namespace "rules" (include "admitkit.electionRules" (list . $lease))) $role) }}
+{{- if .Values.leaderElection }}
+{{- include "admitkit.role" (merge (dict "name" $name "namespace" .Release.Namespace "rules" (include "admitkit.electionRules" $lease)) $role) }}
+{{- end }}
 {{- include "admitkit.role" (merge (dict "name" $cluster "rules" (include "admitkit.rules" (list $in "hooks" "clusterrole"))) $role) }}
 {{- include "admitkit.role" (merge (dict "name" (printf "%s-aggregate" $cluster) "aggregate" "admitkit.dev/aggregate-to-hooks") $role) }}
 {{- range .Values.hooks.namespaces }}
