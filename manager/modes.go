@@ -40,14 +40,17 @@ func (s *modeState) register(webhooks []*webhook.Webhook, now time.Time) {
 	s.next, s.since = webhooks, now
 }
 
-// change gives a registration the webhooks of the modes that changed. They count as those
-// of a newer replica do: others, whose file changes a little later, let them be.
-func (s *modeState) change(r *registration.Registration) {
+// change gives a registration the webhooks of the modes that changed, and reports whether
+// some did. They count as those of a newer replica do: others, whose file changes a little
+// later, let them be.
+func (s *modeState) change(r *registration.Registration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.next != nil {
-		r.Webhooks, r.Started, s.next = s.next, s.since, nil
+	if s.next == nil {
+		return false
 	}
+	r.Webhooks, r.Started, s.next = s.next, s.since, nil
+	return true
 }
 
 // followModes follows the file of modes until ctx ends. When it has changed, it calls

@@ -389,6 +389,7 @@ func TestModesThatChangeFailNoRequest(t *testing.T) {
 	balancer := newBalancer(t)
 	balancer.ready = map[string]string{}
 	var files []string
+	var replicas []*running
 	for range 2 {
 		file := filepath.Join(t.TempDir(), "modes.yaml")
 		writeModes(t, file)
@@ -402,7 +403,7 @@ func TestModesThatChangeFailNoRequest(t *testing.T) {
 		balancer.mu.Unlock()
 		r.run(t)
 		r.await(t)
-		files = append(files, file)
+		files, replicas = append(files, file), append(replicas, r)
 	}
 	config := cluster.Config()
 	config.QPS, config.WarningHandler = -1, rest.NoWarnings{}
@@ -452,6 +453,13 @@ func TestModesThatChangeFailNoRequest(t *testing.T) {
 		slowest = max(slowest, time.Since(began))
 		writeModes(t, files[1-n%2], rules...)
 		testkit.Eventually(t, "the modes are in force by both files", inForce)
+	}
+	for _, r := range replicas {
+		for _, line := range r.logs.FilterMessage("webhooks registered").All() {
+			if fields := line.ContextMap(); fields["reason"] == "entry" {
+				t.Errorf("a change of modes counts as one by somebody else: %v", fields)
+			}
+		}
 	}
 	testkit.Figure("modes.in_force_s", slowest.Seconds(), "s")
 	testkit.Figure("modes.requests", float64(requests.Load()), "requests")

@@ -97,12 +97,17 @@ func (m *Manager) checkOwner(ctx context.Context, r *registration.Registration) 
 // reconcileRegistration repairs the webhook configurations, and logs and counts
 // what it repaired.
 func (m *Manager) reconcileRegistration(ctx context.Context, r *registration.Registration, bundle func(context.Context) ([]byte, error)) (changed bool, err error) {
-	m.modes.change(r)
+	modesChanged := m.modes.change(r)
 	before := r.Conversions.States()
 	repairs, err := r.Reconcile(ctx, m.clients.Admissionregistration.RESTClient(), bundle)
 	for _, repair := range repairs {
 		if repair.Kind == registration.PathChanged { // nobody did anything
 			m.options.Logger.Debugw("webhooks registered at other paths", "object", repair.Object)
+			continue
+		}
+		if modesChanged { // the operator did
+			m.options.Logger.Infow("webhooks registered in other modes", "object", repair.Object)
+			m.event("Registered", repair.Object+" written: the modes of extensions have changed")
 			continue
 		}
 		registrationRepairs.WithLabelValues(repair.Kind).Inc()

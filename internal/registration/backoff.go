@@ -73,7 +73,7 @@ func (p *repairBackoff) repaired(object string, kinds []string, wanted string, n
 		switch {
 		case fought && last.at.Equal(now): // the same thing of two entries
 			continue
-		case fought && now.Sub(last.at) < quiet:
+		case fought && last.wanted == wanted && now.Sub(last.at) < quiet:
 			next.pause, next.times = min(2*last.pause, MaxPause), last.times+1
 		}
 		p.repairs[of] = next

@@ -33,6 +33,13 @@ func TestRepairsOfTheSameThingPauseTwiceAsLongEachTimeUpToAMinute(t *testing.T) 
 			t.Errorf("after the pause it waits for another %s", wait)
 		}
 	}
+	for version := range 9 {
+		now = now.Add(time.Second)
+		p.repaired(mutating.kind, over, string(rune('a'+version)), now)
+	}
+	if wait, _ := p.wait(of, "i", now); wait != firstPause {
+		t.Errorf("after changes of our own it waits for %s, want %s", wait, firstPause)
+	}
 	now = now.Add(quiet)
 	p.repaired(mutating.kind, over, "v1", now)
 	if wait, _ := p.wait(of, "v1", now); wait != firstPause {
