@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -90,11 +91,9 @@ func eachNamed(handlers []*extension.Handler, name string, check func(extension.
 func allows(s extension.Scope, mode extension.Mode) error {
 	effects := s.SideEffects != nil && *s.SideEffects != admissionregistrationv1.SideEffectClassNone
 	switch {
-	case mode == extension.Enforce, slices.Contains(s.Modes, mode):
-		return nil
-	case len(s.Modes) > 0:
+	case len(s.Modes) > 0 && !slices.Contains(s.Modes, mode):
 		return fmt.Errorf("it cannot be in %s: its Scope.Modes are %v", mode, s.Modes)
-	case effects:
+	case len(s.Modes) == 0 && effects && mode != extension.Enforce:
 		return fmt.Errorf("it cannot be in %s: it has side effects, and does not say that it leaves them out: heed Request.Mode, and name the mode in Scope.Modes", mode)
 	}
 	return nil
@@ -110,7 +109,7 @@ func checkMode(s extension.Scope) error {
 	if s.Mode != "" && !slices.Contains(allModes, s.Mode) {
 		return fmt.Errorf("Mode: %q: must be Enforce, Warn or Observe", s.Mode)
 	}
-	if err := allows(s, s.Mode); s.Mode != "" && err != nil {
+	if err := allows(s, cmp.Or(s.Mode, extension.Enforce)); err != nil {
 		return fmt.Errorf("Mode: %w", err)
 	}
 	return nil
@@ -134,10 +133,7 @@ func (m modes) of(h *host.Handler, holds map[int]bool) extension.Mode {
 			return rule.Mode
 		}
 	}
-	if h.Scope.Mode != "" {
-		return h.Scope.Mode
-	}
-	return extension.Enforce
+	return cmp.Or(h.Scope.Mode, extension.Enforce)
 }
 
 // depend returns the rules on which the mode of one of the handlers depends in some

@@ -192,6 +192,43 @@ func TestAnExtensionThatIsNotInForce(t *testing.T) {
 	}
 }
 
+func TestAnExtensionHasOnlyModesThatItsAuthorAllows(t *testing.T) {
+	effects, never := new(admissionregistrationv1.SideEffectClassNoneOnDryRun), []extension.Mode{extension.Warn, extension.Observe}
+	for name, test := range map[string]struct {
+		scope      extension.Scope
+		extensions string // of the rule, none without it
+		mode       extension.Mode
+		want       any // a mode, or an error
+	}{
+		"nothing is said":                      {want: extension.Enforce},
+		"one with effects":                     {extension.Scope{SideEffects: effects}, "", "", extension.Enforce},
+		"one with effects that observes":       {extension.Scope{SideEffects: effects, Mode: extension.Observe}, "", "", "Mode: it cannot be in Observe: it has side effects"},
+		"one that leaves its effects out":      {extension.Scope{SideEffects: effects, Mode: extension.Observe, Modes: []extension.Mode{extension.Observe}}, "", "", extension.Observe},
+		"a mode that its author does not name": {extension.Scope{Mode: extension.Warn, Modes: []extension.Mode{extension.Enforce}}, "", "", "Mode: it cannot be in Warn: its Scope.Modes are [Enforce]"},
+		"one that is never in force":           {extension.Scope{Mode: extension.Warn, Modes: never}, "*", extension.Enforce, extension.Warn},
+		"the operator enforces it":             {extension.Scope{Mode: extension.Warn, Modes: never}, "it", extension.Enforce, "it: it cannot be in Enforce: its Scope.Modes are [Warn Observe]"},
+		"its author names no mode for it":      {extension.Scope{Modes: never}, "", "", "Mode: it cannot be in Enforce: its Scope.Modes are [Warn Observe]"},
+		"no mode":                              {extension.Scope{Modes: []extension.Mode{"On"}}, "", "", `Modes[0]: "On": must be Enforce, Warn or Observe`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.scope.Name = "it"
+			var rules []webhook.ModeRule
+			if test.extensions != "" {
+				rules = []webhook.ModeRule{{Extensions: []string{test.extensions}, Mode: test.mode}}
+			}
+			handler := extension.ValidatingFunc(func(context.Context, *corev1.Pod, *extension.Request) error { return nil }, test.scope)
+			webhooks, err := webhook.Group([]*extension.Handler{handler}, webhook.Defaults{Modes: rules})
+			if want, isError := test.want.(string); isError {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("got %v, want %s", err, want)
+				}
+			} else if err != nil || webhooks[0].Mode != test.want {
+				t.Errorf("got %v, %v, want %s", webhooks, err, test.want)
+			}
+		})
+	}
+}
+
 func TestAFindingIsOfLimitedLength(t *testing.T) {
 	long := strings.Repeat("k", 1<<20)
 	label := everyPod("label", func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
