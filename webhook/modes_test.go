@@ -247,6 +247,25 @@ func TestAFindingIsOfLimitedLength(t *testing.T) {
 	}
 }
 
+// An API server drops the warnings of all webhooks together that are more than 4096 characters.
+func TestAnExtensionThatWarnsLeavesRoomForOtherWarnings(t *testing.T) {
+	chatty := everyPod("chatty", func(_ context.Context, _ *corev1.Pod, req *extension.Request) error {
+		for i := range 16 {
+			req.Warnf("%d%s", i, strings.Repeat("x", 200))
+		}
+		return extension.Deny("no")
+	})
+	webhooks, err := webhook.Group([]*extension.Handler{chatty}, webhook.Defaults{Modes: []webhook.ModeRule{{Extensions: []string{"chatty"}, Mode: extension.Warn}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := podRequest(admissionv1.Create)
+	response := decided(t, request, send(t, request, webhooks[0].Handler(webhook.HandlerOptions{}), webhooks[0].Path()))
+	if n := len(strings.Join(response.Warnings, "")); n > 1024 || len(response.Warnings) < 2 || response.Warnings[0] != "chatty would deny this once it is enforced: no" {
+		t.Errorf("its warnings have %d characters: %q", n, response.Warnings)
+	}
+}
+
 // It takes neither places nor memory from extensions in force, and nobody waits for it.
 func TestAnExtensionThatObservesCannotStarveOthers(t *testing.T) {
 	for name, serve := range map[string]func([]*webhook.Webhook, webhook.HandlerOptions) (observing, enforcing http.Handler){

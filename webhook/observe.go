@@ -109,11 +109,6 @@ func (p *passage) found(handler *host.Handler, meter *meter, alone *passage) {
 		p.response.AuditAnnotations = map[string]string{}
 	}
 	maps.Copy(p.response.AuditAnnotations, alone.response.AuditAnnotations)
-	if p.mode == extension.Warn {
-		for _, warning := range alone.response.Warnings {
-			p.warn(warning)
-		}
-	}
 	var verb, finding string
 	switch {
 	case !alone.response.Allowed:
@@ -134,5 +129,10 @@ func (p *passage) found(handler *host.Handler, meter *meter, alone *passage) {
 		}
 		p.sampled.Info("an extension would "+verb+" an object", append(about(p.object.request),
 			zap.String("extension", handler.Name), zap.String("mode", string(p.mode)), zap.String("finding", finding))...)
+	}
+	if p.mode == extension.Warn { // after the finding, which must find room
+		for _, warning := range alone.response.Warnings {
+			p.warn(warning)
+		}
 	}
 }

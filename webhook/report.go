@@ -35,8 +35,12 @@ func (p *passage) report(handler *host.Handler, warnings []string, annotations m
 
 func (p *passage) warn(text string) {
 	text = cleanWarning(text)
+	most := maxWarnings
+	if p.observes() {
+		most /= 4 // the rest is for those of extensions in force
+	}
 	length := utf8.RuneCountInString(text)
-	if text == "" || p.warned+length > maxWarnings {
+	if text == "" || p.warned+length > most {
 		return
 	}
 	p.warned += length
