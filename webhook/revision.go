@@ -158,8 +158,9 @@ func (o *otherWebhooks) chain(places []int) *chain {
 }
 
 // find returns the places of the handlers for the segments of a webhook's path, each
-// at most once. A webhook of that name here gives its handlers of the same name, in
-// order; for other segments it is the handler with exactly that segment. The
+// at most once. If a webhook of that name here has all segments of a name, those are meant:
+// the modes may divide it there. Else it gives its handlers of the same name, in order; for
+// other segments it is the handler with exactly that segment. The
 // handlers of the webhook that are then left, and have the mode, stand in for those that
 // are missing.
 func (o *otherWebhooks) find(name string, segments []string) (found []int, missing []string) {
@@ -170,10 +171,16 @@ func (o *otherWebhooks) find(name string, segments []string) (found []int, missi
 			inTurn[uncounted(p.segment)] = append(inTurn[uncounted(p.segment)], i)
 		}
 	}
+	differs := map[string]bool{} // names of which there are others here
+	for _, segment := range segments {
+		if at, known := bySegment[segment]; !known || o.places[at].webhook != name {
+			differs[uncounted(segment)] = true
+		}
+	}
 	used, standIn := make([]bool, len(o.places)), -1
 	for _, segment := range segments {
 		at, known := bySegment[segment]
-		if next := inTurn[uncounted(segment)]; len(next) > 0 {
+		if next := inTurn[uncounted(segment)]; len(next) > 0 && differs[uncounted(segment)] {
 			at, known, inTurn[uncounted(segment)] = next[0], true, next[1:]
 		}
 		if known && !used[at] {

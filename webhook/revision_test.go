@@ -127,6 +127,30 @@ func TestAReplicaOfAnotherRevisionAnswersWithTheHandlersItHas(t *testing.T) {
 	}
 }
 
+// Of two functions of one name and scope one may not observe. A replica that does not know of
+// the modes runs each as it is registered.
+func TestFunctionsOfOneNameKeepTheirModesInAnotherRevision(t *testing.T) {
+	deny := func(reason string, modes ...extension.Mode) *extension.Handler {
+		return extension.Validating(extension.ValidatorFunc[*corev1.Pod](func(context.Context, *corev1.Pod, *extension.Request) error { return extension.Deny(reason) }), extension.Scope{Modes: modes})
+	}
+	handlers := []*extension.Handler{deny("of the first"), deny("of the guard", extension.Enforce)}
+	registered, err := webhook.Group(handlers, webhook.Defaults{Modes: []webhook.ModeRule{{Extensions: []string{"*"}, Mode: extension.Observe}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	others := webhook.OtherRevisions(grouped(t, handlers...), webhook.HandlerOptions{})
+	for _, w := range registered {
+		request := podRequest(admissionv1.Create)
+		response := decided(t, request, send(t, request, others, w.Path()))
+		switch {
+		case w.Observes() && (!response.Allowed || response.AuditAnnotations["extension.ValidatorFunc.would-deny"] != "of the first"):
+			t.Errorf("%s: %+v", w.Path(), response)
+		case !w.Observes() && (response.Allowed || response.Result.Message != "of the guard"):
+			t.Errorf("%s: %+v", w.Path(), response)
+		}
+	}
+}
+
 // The new revision has another guard of the same scope, which is in force at once.
 func TestAnExtensionThatObservesStandsInForNoneInForce(t *testing.T) {
 	named := extension.Scope{Name: "named"}
