@@ -55,7 +55,9 @@ func CheckExemptions(handlers []*extension.Handler, all []Exemption) error {
 	for i, x := range all {
 		problems := x.problems(handlers)
 		for _, field := range slices.Sorted(maps.Keys(problems)) {
-			errs = append(errs, fmt.Errorf("[%d].%s: %w", i, field, problems[field]))
+			for _, err := range problems[field] {
+				errs = append(errs, fmt.Errorf("[%d].%s: %w", i, field, err))
+			}
 		}
 		if slices.ContainsFunc(all[:i], func(other Exemption) bool { return other.Name == x.Name }) {
 			errs = append(errs, fmt.Errorf("[%d].name: %q is there twice", i, x.Name))
@@ -64,37 +66,38 @@ func CheckExemptions(handlers []*extension.Handler, all []Exemption) error {
 	return errors.Join(errs...)
 }
 
-func (x *Exemption) problems(handlers []*extension.Handler) map[string]error {
-	problems := map[string]error{}
+func (x *Exemption) problems(handlers []*extension.Handler) map[string][]error {
+	problems := map[string][]error{}
+	add := func(field string, err error) { problems[field] = append(problems[field], err) }
 	if text := validation.IsDNS1123Label(x.Name); len(text) > 0 {
-		problems["name"] = fmt.Errorf("%q: %s", x.Name, strings.Join(text, ", "))
+		add("name", fmt.Errorf("%q: %s", x.Name, strings.Join(text, ", ")))
 	}
 	if len(x.Extensions) == 0 {
-		problems["extensions"] = errors.New(`required: name extensions, or "*" for each that allows exemptions`)
+		add("extensions", errors.New(`required: name extensions, or "*" for each that allows exemptions`))
 	}
 	for _, name := range x.Extensions {
 		if err := eachNamed(handlers, name, exemptable); err != nil {
-			problems["extensions"] = err
+			add("extensions", err)
 		}
 	}
 	if x.Until.IsZero() {
-		problems["until"] = errors.New("required: an exemption has an end, such as 2027-01-31T00:00:00Z")
+		add("until", errors.New("required: an exemption has an end, such as 2027-01-31T00:00:00Z"))
 	}
 	if x.Reason == "" {
-		problems["reason"] = errors.New("required: say why to those who read the audit log")
+		add("reason", errors.New("required: say why to those who read the audit log"))
 	}
 	if selector := x.ObjectSelector; len(x.Namespaces)+len(x.Users)+len(x.Groups)+len(x.Names) == 0 && (selector == nil || len(selector.MatchLabels)+len(selector.MatchExpressions) == 0) {
-		problems["namespaces"] = errors.New("it has no condition: set one, or use a mode, which holds for everybody")
+		add("namespaces", errors.New("it has no condition: set one, or use a mode, which holds for everybody"))
 	}
 	for field, values := range map[string][]string{"namespaces": x.Namespaces, "users": x.Users, "groups": x.Groups, "names": x.Names} {
 		for _, value := range values {
 			if err := literal(value, field == "names"); err != nil {
-				problems[field] = err
+				add(field, err)
 			}
 		}
 	}
 	if _, err := metav1.LabelSelectorAsSelector(x.ObjectSelector); err != nil {
-		problems["objectSelector"] = err
+		add("objectSelector", err)
 	}
 	return problems
 }

@@ -99,12 +99,12 @@ func TestAnExemptionLetsPassWhatItSaysAndNothingElse(t *testing.T) {
 			{Name: "A"},
 			{Name: "b", Extensions: []string{"guard", "lables"}, ObjectSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Operator: "x"}}}},
 			{Name: "b", Extensions: []string{"labels"}, ObjectSelector: &metav1.LabelSelector{}},
-			{Namespaces: []string{"team-*"}, Users: []string{"system:*"}, Groups: []string{""}, Names: []string{"a*b"}},
+			{Namespaces: []string{"team-*"}, Users: []string{"system:*", ""}, Groups: []string{""}, Names: []string{"a*b"}},
 		})
 		for _, want := range []string{
 			`[0].name: "A"`, `[0].extensions: required`, `[0].until: required: an exemption has an end`, `[0].reason: required`, `[0].namespaces: it has no condition`,
 			`[1].extensions: no extension "lables" answers admissions; there are guard, labels`, `[1].objectSelector: `, `[2].name: "b" is there twice`, `[2].namespaces: it has no condition`,
-			`[3].namespaces: "team-*": only names may be patterns`, `[3].users: "system:*": only names`, `[3].groups: a value is empty`, `[3].names: "a*b": a * may only be at the end`,
+			`[3].namespaces: "team-*": only names may be patterns`, `[3].users: "system:*": only names`, `[3].users: a value is empty`, `[3].groups: a value is empty`, `[3].names: "a*b": a * may only be at the end`,
 		} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("not said: %s, but %v", want, err)
