@@ -152,14 +152,14 @@ var (
 	// A line of a code block that runs a program of ours.
 	commandLine = regexp.MustCompile(`(?m)^(?:    |\$ )(?:.*\| )?(go run \.\S*|stamp|contact|admitkit) (.*)$`)
 	// `--flag` by itself or after a subcommand, in prose.
-	inlineFlag = regexp.MustCompile("`(?:(?:start|serve|reconcile|register|check|unregister|review|manifests) )?(--[a-z][a-z-]+)[^`]*`")
+	inlineFlag = regexp.MustCompile("`(?:(?:start|serve|reconcile|register|check|unregister|review|scan|explain|replay|manifests) )?(--[a-z][a-z-]+)[^`]*`")
 )
 
 // helpOf returns what --help prints, by subcommand; "" is the program's own.
 func helpOf(t *testing.T) map[string]string {
 	t.Helper()
 	help := map[string]string{}
-	for _, sub := range []string{"", "start", "serve", "reconcile", "register", "check", "unregister", "review", "manifests"} {
+	for _, sub := range []string{"", "start", "serve", "reconcile", "register", "check", "unregister", "review", "scan", "explain", "replay", "manifests"} {
 		var text strings.Builder
 		cmd := command.New("stamp", func(*manager.Manager) error { return nil })
 		cmd.SetOut(&text)

@@ -239,12 +239,14 @@ func TestAFindingIsOfLimitedLength(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	request := podRequest(admissionv1.Create)
-	request.Object.Raw = []byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"a":"b"}}}`)
-	response := decided(t, request, send(t, request, webhooks[0].Handler(webhook.HandlerOptions{}), webhooks[0].Path()))
-	if finding := response.AuditAnnotations["label.would-change"]; !strings.HasPrefix(finding, "metadata.labels.kkk") || len(finding) > 10<<10 {
-		t.Errorf("it has %d bytes", len(finding))
-	}
+	synctest.Test(t, func(t *testing.T) { // an answer does not wait for long, and this may take its time
+		request := podRequest(admissionv1.Create)
+		request.Object.Raw = []byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"a":"b"}}}`)
+		response := decided(t, request, send(t, request, webhooks[0].Handler(webhook.HandlerOptions{}), webhooks[0].Path()))
+		if finding := response.AuditAnnotations["label.would-change"]; !strings.HasPrefix(finding, "metadata.labels.kkk") || len(finding) > 10<<10 {
+			t.Errorf("it has %d bytes", len(finding))
+		}
+	})
 }
 
 // An API server drops the warnings of all webhooks together that are more than 4096 characters.

@@ -48,8 +48,7 @@ func newReplay(name string, f *flags, build Build) *cobra.Command {
 		Use:   "replay DIR [DIR...]",
 		Short: "Run the extensions on recorded admissions, and print what differs",
 		Long:  aboutReplay,
-		Example: strings.ReplaceAll(`  NAME serve --record /recordings --record-share 0.1
-  NAME replay recordings/
+		Example: strings.ReplaceAll(`  NAME replay recordings/
   NAME replay testdata/recordings --with testdata/objects.yaml --update`, "NAME", name),
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {

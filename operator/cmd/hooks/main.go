@@ -44,7 +44,7 @@ an option or a manifest is wrong, or something is missing.`
 	flags.IntVar(&p.options.Workers, "hooks-workers", hook.DefaultWorkers, "number of parents of each controller that are worked on at a time")
 	for _, sub := range p.cmd.Commands() {
 		switch sub.Name() {
-		case "review", "register", "serve", "check", "unregister", "start": // about admissions, and there are none
+		case "review", "scan", "explain", "replay", "register", "serve", "check", "unregister", "start": // about admissions, and there are none
 			p.cmd.RemoveCommand(sub)
 		}
 	}

@@ -68,7 +68,7 @@ ADMITKIT_BROKER_ADDRESS. The flag wins.`
 	flags.StringVar(&clusterName, "cluster-name", "", "name of this cluster, which every record then has as its field cluster")
 	for _, sub := range cmd.Commands() {
 		switch sub.Name() {
-		case "review", "register", "serve", "check", "unregister", "start": // about admissions, of which the controller has those of runs
+		case "review", "scan", "explain", "replay", "register", "serve", "check", "unregister", "start": // about admissions, of which the controller has those of runs
 			cmd.RemoveCommand(sub)
 		}
 	}

@@ -76,9 +76,8 @@ func named(process *cobra.Command) {
 		return cmd.Help()
 	}
 	for _, sub := range process.Commands() {
-		if sub.Name() == "review" {
-			sub.Example = strings.ReplaceAll(sub.Example, "sandbox review", process.CommandPath()+" review")
-		}
+		sub.Example = strings.ReplaceAll(sub.Example, "  sandbox "+sub.Name(), "  "+process.CommandPath()+" "+sub.Name())
+		sub.Example = strings.ReplaceAll(sub.Example, "| sandbox "+sub.Name(), "| "+process.CommandPath()+" "+sub.Name())
 	}
 }
 

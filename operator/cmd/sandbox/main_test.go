@@ -65,7 +65,7 @@ func TestTheExamplesOfTheHelpAreCommandsOfTheProgram(t *testing.T) {
 	for _, process := range newCommand().Commands() {
 		for _, sub := range process.Commands() {
 			for line := range strings.Lines(sub.Example) {
-				if _, call, ok := strings.Cut(line, "sandbox"); ok && !strings.HasPrefix(line, "    ") && !strings.HasPrefix(call, " "+process.Name()+" "+sub.Name()+" ") {
+				if _, call, ok := strings.Cut(line, "sandbox"); ok && !strings.HasPrefix(line, "    ") && !strings.HasPrefix(strings.TrimSpace(call)+" ", process.Name()+" "+sub.Name()+" ") {
 					t.Errorf("%s: %s", sub.CommandPath(), line)
 				}
 			}
