@@ -182,7 +182,10 @@ type stage struct {
 func (s *stage) start(with settings, flags ...string) {
 	s.Helper()
 	s.launch(with, flags...)
-	testkit.Within(s, 3*time.Minute, "the program is ready", func(ctx context.Context) bool { return testkit.IsReady(ctx, s.health) })
+	testkit.Within(s, 3*time.Minute, "the program is ready", func(ctx context.Context) bool {
+		_, err := read(ctx, s.metrics) // served by themselves
+		return err == nil && testkit.IsReady(ctx, s.health)
+	})
 }
 
 // launch is start without waiting.
