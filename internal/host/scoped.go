@@ -71,8 +71,12 @@ func saysWhere(part any) bool {
 	return named || everywhere
 }
 
-// NamespacesOf returns the only namespaces that a selector can select, if it names them.
+// NamespacesOf returns the only namespaces that a selector can select, if it names them. nil
+// selects all.
 func NamespacesOf(selector *metav1.LabelSelector) (names []string, named bool) {
+	if selector == nil {
+		return nil, false
+	}
 	narrow := func(to []string) {
 		if !named {
 			names, named = slices.Clone(to), true

@@ -304,12 +304,14 @@ func (r *Request) matchesRule(rule admissionregistrationv1.RuleWithOperations, r
 	if !slices.Contains(rule.Operations, admissionregistrationv1.OperationAll) && !slices.Contains(rule.Operations, operation) {
 		return false
 	}
-	if !has(rule.APIGroups, resource.Group) || !has(rule.APIVersions, resource.Version) {
-		return false
-	}
-	return slices.ContainsFunc(rule.Resources, func(pattern string) bool {
-		name, subresource, _ := strings.Cut(pattern, "/")
-		return (name == "*" || name == resource.Resource) && (subresource == "*" || subresource == r.SubResource)
+	return Names(rule.Rule, resource, r.SubResource)
+}
+
+// Names reports whether a rule names a resource, or a subresource of it.
+func Names(rule admissionregistrationv1.Rule, resource schema.GroupVersionResource, subresource string) bool {
+	return has(rule.APIGroups, resource.Group) && has(rule.APIVersions, resource.Version) && slices.ContainsFunc(rule.Resources, func(pattern string) bool {
+		name, sub, _ := strings.Cut(pattern, "/")
+		return (name == "*" || name == resource.Resource) && (sub == "*" || sub == subresource)
 	})
 }
 

@@ -82,9 +82,14 @@ func (c *cluster) resources(ctx context.Context) (lists []*metav1.APIResourceLis
 
 // namespaces calls visit for each namespace.
 func (c *cluster) namespaces(ctx context.Context, visit func(*metav1.PartialObjectMetadata)) error {
-	options := metav1.ListOptions{Limit: fullPage}
+	return each(ctx, c.metadata.Resource(corev1.SchemeGroupVersion.WithResource("namespaces")), "", visit)
+}
+
+// each calls visit for the metadata of each object of a resource with some labels.
+func each(ctx context.Context, all metadata.ResourceInterface, labels string, visit func(*metav1.PartialObjectMetadata)) error {
+	options := metav1.ListOptions{LabelSelector: labels, Limit: fullPage}
 	for {
-		page, err := c.metadata.Resource(corev1.SchemeGroupVersion.WithResource("namespaces")).List(ctx, options)
+		page, err := all.List(ctx, options)
 		if err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package scan
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/internal/offline"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -46,31 +48,34 @@ var scanned = []admissionregistrationv1.OperationType{admissionregistrationv1.Cr
 func PlanOf(webhooks []*webhook.Webhook, lists []*metav1.APIResourceList) *Plan {
 	p := &Plan{}
 	webhooks = apart(webhooks)
-	for _, served := range resourcesOf(lists) {
+	resources := resourcesOf(lists)
+	for _, versions := range resources {
 		var passes []Pass
 		for _, w := range webhooks {
-			at := slices.IndexFunc(served.versions, func(v version) bool { return receives(w, served.group, v) })
-			if at < 0 {
+			at := slices.IndexFunc(versions, func(v version) bool { return receives(w, v.resource) })
+			if at < 0 || !slices.Contains(versions[at].Verbs, "list") { // nothing is stored
 				continue
 			}
-			v := served.versions[at]
-			if !slices.Contains(v.Verbs, "list") {
-				continue // nothing is stored
-			}
-			i := slices.IndexFunc(passes, func(pass Pass) bool { return pass.Resource.Version == v.version })
+			v := versions[at]
+			i := slices.IndexFunc(passes, func(pass Pass) bool { return pass.Resource == v.resource })
 			if i < 0 {
 				i = len(passes)
-				gv := schema.GroupVersion{Group: served.group, Version: v.version}
-				passes = append(passes, Pass{Resource: gv.WithResource(v.Name), Kind: gv.WithKind(v.Kind), HasStatus: v.hasStatus})
+				passes = append(passes, Pass{Resource: v.resource, Kind: v.resource.GroupVersion().WithKind(v.Kind), HasStatus: v.hasStatus})
 			}
 			passes[i].Webhooks = append(passes[i].Webhooks, w)
 		}
 		for i := range passes {
-			passes[i].Namespaces = namespacesOf(passes[i].Webhooks, served.versions[0].Namespaced)
+			passes[i].Namespaces = namespacesOf(passes[i].Webhooks, versions[0].Namespaced)
 		}
 		p.Passes = append(p.Passes, passes...)
 	}
-	p.Left = left(webhooks, lists)
+	for _, w := range webhooks {
+		for _, rule := range w.Scope.Rules {
+			for _, reason := range unscanned(rule, resources) {
+				p.Left = withLeft(p.Left, w, reason)
+			}
+		}
+	}
 	return p
 }
 
@@ -94,20 +99,14 @@ func apart(webhooks []*webhook.Webhook) (all []*webhook.Webhook) {
 // version is a resource in a version.
 type version struct {
 	metav1.APIResource
-	version   string
+	resource  schema.GroupVersionResource
 	hasStatus bool
 }
 
-// resource is a resource in its versions, the preferred one first.
-type resource struct {
-	group    string
-	versions []version
-}
-
-// resourcesOf returns the resources without their subresources, sorted.
-func resourcesOf(lists []*metav1.APIResourceList) []*resource {
-	byName := map[schema.GroupResource]*resource{}
-	var all []*resource
+// resourcesOf returns the resources without their subresources, sorted, each in its versions,
+// of which the preferred one comes first.
+func resourcesOf(lists []*metav1.APIResourceList) [][]version {
+	byName := map[schema.GroupResource][]version{}
 	for _, list := range lists {
 		gv, err := schema.ParseGroupVersion(list.GroupVersion)
 		if err != nil {
@@ -117,35 +116,23 @@ func resourcesOf(lists []*metav1.APIResourceList) []*resource {
 			if strings.Contains(r.Name, "/") {
 				continue
 			}
-			name := schema.GroupResource{Group: gv.Group, Resource: r.Name}
-			if byName[name] == nil {
-				byName[name] = &resource{group: gv.Group}
-				all = append(all, byName[name])
-			}
+			at := gv.WithResource(r.Name)
 			hasStatus := slices.ContainsFunc(list.APIResources, func(other metav1.APIResource) bool { return other.Name == r.Name+"/status" })
-			byName[name].versions = append(byName[name].versions, version{r, gv.Version, hasStatus})
+			byName[at.GroupResource()] = append(byName[at.GroupResource()], version{r, at, hasStatus})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b *resource) int {
-		return cmp.Or(strings.Compare(a.group, b.group), strings.Compare(a.versions[0].Name, b.versions[0].Name))
+	return slices.SortedFunc(maps.Values(byName), func(a, b []version) int {
+		return cmp.Or(strings.Compare(a[0].resource.Group, b[0].resource.Group), strings.Compare(a[0].resource.Resource, b[0].resource.Resource))
 	})
-	return all
 }
 
-// receives reports whether a webhook receives the objects of a resource in a version, when
-// they are created or updated.
-func receives(w *webhook.Webhook, group string, v version) bool {
+// receives reports whether a webhook receives the objects of a resource when they are created or
+// updated.
+func receives(w *webhook.Webhook, resource schema.GroupVersionResource) bool {
 	return slices.ContainsFunc(w.Scope.Rules, func(rule admissionregistrationv1.RuleWithOperations) bool {
 		return slices.ContainsFunc(rule.Operations, func(o admissionregistrationv1.OperationType) bool { return slices.Contains(scanned, o) }) &&
-			has(rule.APIGroups, group) && has(rule.APIVersions, v.version) && slices.ContainsFunc(rule.Resources, func(pattern string) bool {
-			name, subresource, _ := strings.Cut(pattern, "/")
-			return (name == "*" || name == v.Name) && (subresource == "" || subresource == "*")
-		})
+			offline.Names(rule.Rule, resource, "")
 	})
-}
-
-func has(values []string, value string) bool {
-	return slices.Contains(values, "*") || slices.Contains(values, value)
 }
 
 // namespacesOf returns the namespaces whose objects the webhooks may receive: those that all
@@ -156,10 +143,7 @@ func namespacesOf(webhooks []*webhook.Webhook, namespaced bool) (all []string) {
 		return everywhere
 	}
 	for _, w := range webhooks {
-		names, named := []string(nil), false
-		if w.Scope.NamespaceSelector != nil {
-			names, named = host.NamespacesOf(w.Scope.NamespaceSelector)
-		}
+		names, named := host.NamespacesOf(w.Scope.NamespaceSelector)
 		if !named {
 			return everywhere
 		}
@@ -169,37 +153,34 @@ func namespacesOf(webhooks []*webhook.Webhook, namespaced bool) (all []string) {
 	return slices.Compact(all)
 }
 
-// left returns what of the rules is not scanned.
-func left(webhooks []*webhook.Webhook, lists []*metav1.APIResourceList) (all []Left) {
-	add := func(w *webhook.Webhook, format string, args ...any) {
-		for _, name := range w.Extensions() {
-			l := Left{name, fmt.Sprintf(format, args...)}
-			if !slices.Contains(all, l) {
-				all = append(all, l)
-			}
+// unscanned returns what of a rule is not scanned.
+func unscanned(rule admissionregistrationv1.RuleWithOperations, resources [][]version) (reasons []string) {
+	for _, operation := range rule.Operations {
+		if !slices.Contains(scanned, operation) {
+			reasons = append(reasons, fmt.Sprintf("%s of %s: no stored object says who would ask for it, and when", operation, strings.Join(rule.Resources, ", ")))
 		}
 	}
-	resources := resourcesOf(lists)
-	for _, w := range webhooks {
-		for _, rule := range w.Scope.Rules {
-			for _, operation := range rule.Operations {
-				if !slices.Contains(scanned, operation) {
-					add(w, "%s of %s: no stored object says who would ask for it, and when", operation, strings.Join(rule.Resources, ", "))
-				}
+	for _, pattern := range rule.Resources {
+		name, subresource, _ := strings.Cut(pattern, "/")
+		one := rule.Rule
+		one.Resources = []string{name}
+		switch {
+		case subresource == "" || subresource == "*":
+			if name != "*" && !slices.ContainsFunc(slices.Concat(resources...), func(v version) bool { return offline.Names(one, v.resource, "") }) {
+				reasons = append(reasons, fmt.Sprintf("%s: the API server serves no such resource in group %q", name, strings.Join(rule.APIGroups, ", ")))
 			}
-			for _, pattern := range rule.Resources {
-				name, subresource, _ := strings.Cut(pattern, "/")
-				switch {
-				case subresource != "" && subresource != "*":
-					if !slices.Equal(rule.Operations, []admissionregistrationv1.OperationType{admissionregistrationv1.Connect}) {
-						add(w, "%s: requests to a subresource are not stored", pattern)
-					}
-				case name != "*" && !slices.ContainsFunc(resources, func(r *resource) bool {
-					return has(rule.APIGroups, r.group) && slices.ContainsFunc(r.versions, func(v version) bool { return v.Name == name && has(rule.APIVersions, v.version) })
-				}):
-					add(w, "%s: the API server serves no such resource in group %q", name, strings.Join(rule.APIGroups, ", "))
-				}
-			}
+		case !slices.Equal(rule.Operations, []admissionregistrationv1.OperationType{admissionregistrationv1.Connect}):
+			reasons = append(reasons, pattern+": requests to a subresource are not stored")
+		}
+	}
+	return reasons
+}
+
+// withLeft adds a reason for the extensions of a webhook, unless it is there.
+func withLeft(all []Left, w *webhook.Webhook, reason string) []Left {
+	for _, name := range w.Extensions() {
+		if l := (Left{name, reason}); !slices.Contains(all, l) {
+			all = append(all, l)
 		}
 	}
 	return all

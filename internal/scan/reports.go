@@ -82,17 +82,9 @@ func NewReports(ctx context.Context, config *rest.Config, client *http.Client, s
 func (r *Reports) Write(ctx context.Context, result *Result) error {
 	stored := map[string]*metav1.PartialObjectMetadata{} // by name
 	for _, kind := range []string{r.kind.report, r.kind.clusterReport} {
-		all := r.metadata.Resource(r.resource(kind))
-		options := metav1.ListOptions{LabelSelector: sourceLabel + "=" + r.source, Limit: fullPage}
-		for next := true; next; next = options.Continue != "" {
-			page, err := all.List(ctx, options)
-			if err != nil {
-				return err
-			}
-			for i := range page.Items {
-				stored[page.Items[i].Name] = &page.Items[i]
-			}
-			options.Continue = page.Continue
+		ours := func(report *metav1.PartialObjectMetadata) { stored[report.Name] = report }
+		if err := each(ctx, r.metadata.Resource(r.resource(kind)), sourceLabel+"="+r.source, ours); err != nil {
+			return err
 		}
 	}
 	group, ctx := errgroup.WithContext(ctx)

@@ -204,13 +204,8 @@ func (r *Result) leave(pass Pass, unknown *offline.Unknown) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, w := range pass.Webhooks {
-		if w.Scope.Name != unknown.Webhook {
-			continue
-		}
-		for _, name := range w.Extensions() {
-			if l := (Left{name, pass.Resource.Resource + ": " + unknown.Detail}); !slices.Contains(r.Left, l) {
-				r.Left = append(r.Left, l)
-			}
+		if w.Scope.Name == unknown.Webhook {
+			r.Left = withLeft(r.Left, w, pass.Resource.Resource+": "+unknown.Detail)
 		}
 	}
 }

@@ -66,10 +66,8 @@ func reading(rules []rbacv1.PolicyRule) (all []rbacv1.PolicyRule) {
 // addScanned adds the right to list what a webhook receives: in the namespaces that its
 // selector names, or everywhere.
 func (i *installer) addScanned(w *webhook.Webhook, rights *host.Rights) {
-	var names []string
-	named := false
+	names, named := host.NamespacesOf(w.Scope.NamespaceSelector)
 	if selector := w.Scope.NamespaceSelector; selector != nil {
-		names, named = host.NamespacesOf(selector)
 		ofName := func(r metav1.LabelSelectorRequirement) bool { return r.Key == corev1.LabelMetadataName }
 		if len(selector.MatchLabels) > 0 || len(slices.DeleteFunc(slices.Clone(selector.MatchExpressions), ofName)) > 0 {
 			rights.Cluster = host.AppendNew(rights.Cluster, rule("", []string{"namespaces"}, []string{"get", "list"}))
