@@ -112,9 +112,9 @@ type page struct {
 	Items    []json.RawMessage `json:"items"`
 }
 
-// list sends the objects of a resource to a channel, from one snapshot. If that is
+// list sends the items of a resource to a channel, from one snapshot. If that is
 // compacted before the scan is through, the rest is from a newer one.
-func (c *cluster) list(ctx context.Context, pass Pass, namespace string, progress func(string, int, int), to chan<- object) error {
+func (c *cluster) list(ctx context.Context, pass Pass, namespace string, progress func(string, int, int), to chan<- json.RawMessage) error {
 	limit, from, done := firstPage, "", 0
 	for {
 		p, size, err := c.page(ctx, pass, namespace, limit, from)
@@ -130,12 +130,8 @@ func (c *cluster) list(ctx context.Context, pass Pass, namespace string, progres
 			return err
 		}
 		for _, item := range p.Items {
-			o, err := objectOf(pass, item)
-			if err != nil {
-				return err
-			}
 			select {
-			case to <- o:
+			case to <- item:
 			case <-ctx.Done():
 				return ctx.Err()
 			}

@@ -14,6 +14,7 @@ package scan
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"runtime"
@@ -109,11 +110,11 @@ type scanner struct {
 // pass scans the objects of one resource.
 func (s *scanner) pass(ctx context.Context, pass Pass) error {
 	group, ctx := errgroup.WithContext(ctx)
-	objects := make(chan object)
+	items := make(chan json.RawMessage)
 	group.Go(func() error {
-		defer close(objects)
+		defer close(items)
 		for _, namespace := range pass.Namespaces {
-			err := s.cluster.list(ctx, pass, namespace, s.options.Progress, objects)
+			err := s.cluster.list(ctx, pass, namespace, s.options.Progress, items)
 			if apierrors.IsNotFound(err) { // a namespace, or a kind, that has gone meanwhile
 				continue
 			}
@@ -130,7 +131,12 @@ func (s *scanner) pass(ctx context.Context, pass Pass) error {
 	for range runtime.GOMAXPROCS(0) {
 		engine := offline.New(pass.Webhooks, s.options.Engine)
 		group.Go(func() error {
-			for o := range objects {
+			for item := range items {
+				o, err := objectOf(pass, item)
+				if err != nil {
+					s.result.incomplete(fmt.Errorf("%s: %w", pass.Resource.GroupResource(), err))
+					continue
+				}
 				if err := s.scan(ctx, engine, pass, o); err != nil {
 					return err
 				}
