@@ -18,7 +18,7 @@ const ChangedBy = "admitkit.dev/changed-by"
 // maxMark bounds what is kept of the annotation of others.
 const maxMark = 4 << 10
 
-// mark writes the extensions that changed the object onto it. What changes a subresource
+// mark writes the extensions that changed the object onto it. A request for a subresource
 // changes no annotations.
 func (p *passage) mark() error {
 	request := p.object.request

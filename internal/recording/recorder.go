@@ -57,8 +57,8 @@ const (
 	maxBody = 1 << 20
 )
 
-// Recorder writes the admissions of a process into a folder. What it cannot write in time, it
-// drops and counts: no admission waits for it.
+// Recorder writes the admissions of a process into a folder. No admission waits for it: those
+// that it cannot write in time are dropped and counted.
 type Recorder struct {
 	options  Options
 	redactor *Redactor

@@ -171,7 +171,7 @@ func (s *segments) close() error {
 	return err
 }
 
-// abandon ends a segment that could not be written. What is in it stays, unless that is nothing.
+// abandon ends a segment that could not be written, and removes it if it is empty.
 func (s *segments) abandon() {
 	if s.file == nil {
 		return

@@ -34,8 +34,8 @@ type Options struct {
 	Handling webhook.HandlerOptions
 	// Build says what today's build is, for Update.
 	Build string
-	// Update writes today's answers into the recordings where they differ. What was recorded of
-	// webhooks that no longer exist is left out.
+	// Update writes today's answers into the recordings where they differ. Admissions of
+	// webhooks that no longer exist are left out.
 	Update bool
 }
 

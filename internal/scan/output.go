@@ -143,7 +143,7 @@ type (
 )
 
 // junit writes a suite for each extension. Its tests are the namespaces without a finding,
-// and the findings. What is incomplete is an error.
+// and the findings. Each reason why the scan is incomplete is an error.
 func (r *Result) junit(w io.Writer, program string) error {
 	all := testSuites{Name: program}
 	for _, name := range r.order {

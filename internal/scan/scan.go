@@ -35,7 +35,7 @@ const DefaultFindings = 10_000
 
 // Options are the options of [Run].
 type Options struct {
-	// Config and Client are the connection. What they may do is enough if it is to read.
+	// Config and Client are the connection, with the right to read.
 	Config *rest.Config
 	Client *http.Client
 	// Webhooks are those of the program.
@@ -67,8 +67,8 @@ func UserOf(given *authenticationv1.UserInfo) authenticationv1.UserInfo {
 	return *given
 }
 
-// Run scans the cluster. An error means that the scan could not go on. What could not be
-// scanned, such as a resource that may not be listed, is part of the result.
+// Run scans the cluster. An error means that the scan could not go on. The result names all that
+// could not be scanned, such as a resource that may not be listed.
 func Run(ctx context.Context, options Options) (*Result, error) {
 	if options.Findings == 0 {
 		options.Findings = DefaultFindings

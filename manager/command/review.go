@@ -15,7 +15,6 @@ import (
 
 	"github.com/spf13/cobra"
 	admissionv1 "k8s.io/api/admission/v1"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,6 +25,7 @@ import (
 	"github.com/admitkit/admitkit/internal/kinds"
 	"github.com/admitkit/admitkit/internal/offline"
 	"github.com/admitkit/admitkit/internal/offline/memcluster"
+	"github.com/admitkit/admitkit/internal/scan"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/webhook"
 )
@@ -42,8 +42,7 @@ type review struct {
 	output          string
 	operation       string
 	subresource     string
-	user            string
-	groups          []string
+	as              asUser
 	namespaceLabels map[string]string
 	conditions      map[string]string
 	dryRun          bool
@@ -117,8 +116,7 @@ func newReview(name string, f *flags, build Build) *cobra.Command {
 	set.StringVarP(&r.output, "output", "o", "diff", "diff, yaml or json")
 	set.StringVar(&r.operation, "operation", string(admissionv1.Create), "CREATE, UPDATE or DELETE (default with --subresource: the one that it has)")
 	set.StringVar(&r.subresource, "subresource", "", "subresource that the requests are for, such as status, scale, ephemeralcontainers, eviction or deployments.apps/scale")
-	set.StringVar(&r.user, "user", "", "user who makes the request (default: admin, in the group system:masters)")
-	set.StringSliceVar(&r.groups, "groups", nil, "groups of the user, in addition to system:authenticated")
+	r.as.bind(set)
 	set.StringToStringVar(&r.namespaceLabels, "namespace-labels", nil, "labels of the namespace, for scopes that select by them (default: those of the Namespace among the manifests)")
 	set.StringToStringVar(&r.conditions, "match-conditions", nil, "results of match conditions that only a cluster can evaluate, such as those that ask the authorizer: NAME=true or NAME=false")
 	set.BoolVar(&r.dryRun, "dry-run", false, "make the request a dry run")
@@ -297,10 +295,8 @@ func (r *review) check(operation admissionv1.Operation) error {
 		return fmt.Errorf("--output: %q: must be diff, yaml or json", r.output)
 	case len(r.old) > 0 && operation != "" && operation != admissionv1.Update:
 		return fmt.Errorf("--old: only an UPDATE has old objects, not a %s; set --operation UPDATE", operation)
-	case len(r.groups) > 0 && r.user == "":
-		return errors.New("--groups: set --user too")
 	}
-	return nil
+	return r.as.check()
 }
 
 // requests reads the manifests.
@@ -321,10 +317,6 @@ func (r *review) requests(cmd *cobra.Command, cluster *memcluster.Cluster) ([]*o
 	if err != nil {
 		return nil, fmt.Errorf("--old: %w", err)
 	}
-	user := authenticationv1.UserInfo{Username: r.user, Groups: append(r.groups, "system:authenticated")}
-	if r.user == "" {
-		user = authenticationv1.UserInfo{Username: "admin", Groups: []string{"system:masters", "system:authenticated"}}
-	}
 	conditions, err := r.results()
 	if err != nil {
 		return nil, err
@@ -332,6 +324,7 @@ func (r *review) requests(cmd *cobra.Command, cluster *memcluster.Cluster) ([]*o
 	if err := objects.addKinds(cluster.Kinds); err != nil {
 		return nil, err
 	}
+	user := scan.UserOf(r.as.info())
 	requests, known := make([]*offline.Request, 0, len(objects)), offline.KindsOf(cluster.Kinds)
 	for _, object := range objects {
 		req, err := r.request(known, operation, object, old.find(object))

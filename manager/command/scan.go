@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/admitkit/admitkit/internal/offline"
@@ -27,8 +26,7 @@ type scanning struct {
 	build Build
 
 	output   string
-	user     string
-	groups   []string
+	as       asUser
 	findings int
 	every    time.Duration
 	reports  bool
@@ -46,8 +44,8 @@ Each object counts as one that is created, and as an update that changes nothing
   FAILED    an extension had an error, panicked or took too long
   EXEMPTED  an exemption let it pass an extension
 
-All modes count, so that you see what enforcing would do. What has no stored object, such
-as CONNECT, DELETE and requests to subresources, is named. Unless you set --user, some
+All modes count, so that you see what enforcing would do. Admissions without a stored object,
+such as CONNECT, DELETE and requests to subresources, are named. Unless you set --user, some
 objects are sent as another user, too: findings that depend on it are told apart, and not
 counted.
 
@@ -83,8 +81,7 @@ func newScan(name string, f *flags, build Build) *cobra.Command {
 
 // bindUser defines the flags about the user, and leaves those out of the help that change nothing.
 func (s *scanning) bindUser(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&s.user, "user", "", "user who makes the requests (default: admin, in the group system:masters)")
-	cmd.Flags().StringSliceVar(&s.groups, "groups", nil, "groups of the user, in addition to system:authenticated")
+	s.as.bind(cmd.Flags())
 	s.flags.hideInHelp(cmd, append(slices.Clone(ofReview), "kubeconfig"))
 }
 
@@ -159,19 +156,16 @@ func (s *scanning) manager(cmd *cobra.Command) (*manager.Manager, manager.Option
 	if err != nil {
 		return nil, options, with, wrong(err)
 	}
-	with = scan.Options{Client: mgr.GetKubeManager().GetHTTPClient(), Webhooks: webhooks, Findings: s.findings, Engine: offline.Options{Converters: mgr.Converters()}}
+	with = scan.Options{User: s.as.info(), Client: mgr.GetKubeManager().GetHTTPClient(), Webhooks: webhooks, Findings: s.findings, Engine: offline.Options{Converters: mgr.Converters()}}
 	with.Engine.Webhook.Exemptions = mgr.Exemptions()
-	if s.user != "" {
-		with.User = &authenticationv1.UserInfo{Username: s.user, Groups: append(s.groups, "system:authenticated")}
-	}
 	with.Config, err = mgr.GetKubeConnection()
 	return mgr, options, with, err
 }
 
 // options returns the options of the flags, with a connection.
 func (s *scanning) options(cmd *cobra.Command) (manager.Options, error) {
-	if len(s.groups) > 0 && s.user == "" {
-		return manager.Options{}, errors.New("--groups: set --user too")
+	if err := s.as.check(); err != nil {
+		return manager.Options{}, err
 	}
 	options, err := s.flags.complete(cmd)
 	if err != nil {

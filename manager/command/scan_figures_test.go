@@ -94,8 +94,8 @@ func ten(mgr *manager.Manager) error {
 	return nil
 }
 
-// What a scan says of an object is what the API server does to an update of it that changes
-// nothing, while other objects come and go.
+// A scan says of an object what the API server does to an update of it that changes nothing,
+// while other objects come and go.
 func TestAScanSaysWhatTheAPIServerDoes(t *testing.T) {
 	t.Parallel()
 	pods, deployments := testkit.Long(20_000, 120), testkit.Long(5_000, 30)

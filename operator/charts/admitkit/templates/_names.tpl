@@ -146,7 +146,7 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "admitkit.accountName"
 {{- if and (include "admitkit.isSplit" .) (include "admitkit.reconciles" .) }}yes{{ end -}}
 {{- end -}}
 
-{{/* What the cluster stores is scanned. */}}
+{{/* Whether the objects of the cluster are scanned. */}}
 {{- define "admitkit.scans" -}}
 {{- if and .Values.scan.every (include "admitkit.operates" .) }}yes{{ end -}}
 {{- end -}}

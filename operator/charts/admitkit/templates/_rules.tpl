@@ -187,7 +187,7 @@ annotations:
 {{- end }}
 {{- end -}}
 
-{{/* What elects a leader. Takes the name of the Lease. */}}
+{{/* The rules to elect a leader. Takes the name of the Lease. */}}
 {{- define "admitkit.electionRules" -}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
@@ -213,8 +213,8 @@ writes the files; a feature that needs nothing in a process has none.
 {{- end -}}
 
 {{/*
-What the extensions need, in the processes that serve, in those that reconcile, or in what scans ("", "reconciler." or "scanner."). Takes
-root and process.
+The extensions' rules, in the processes that serve, in those that reconcile, or in the one that scans ("", "reconciler." or "scanner.").
+Takes root and process.
 Where they watch ...
 */}}
 {{- define "admitkit.watchedRules" -}}
