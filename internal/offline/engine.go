@@ -408,23 +408,35 @@ func send(ctx context.Context, h *hook, review *admissionv1.AdmissionReview) (re
 	if err != nil {
 		return nil, nil, fmt.Errorf("encoding the AdmissionReview: %w", err)
 	}
-	request := httptest.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("%s?timeout=%s", h.Path(), h.Scope.Timeout), bytes.NewReader(body))
+	response, failure, err = Post(ctx, h.Webhook, h.handler, body)
+	if response != nil && response.UID != review.Request.UID {
+		return nil, nil, fmt.Errorf("webhook %s: the answer is for the UID %q, and not for that of the request", h.Name, response.UID)
+	}
+	return response, failure, err
+}
+
+// Post sends the JSON of an AdmissionReview to the handler of a webhook, as an API server does.
+// It returns the webhook's decision or, if it made none, its failure, whose Code is the HTTP
+// status.
+func Post(ctx context.Context, w *webhook.Webhook, handler http.Handler, body []byte) (response *admissionv1.AdmissionResponse, failure *metav1.Status, err error) {
+	request := httptest.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("%s?timeout=%s", w.Path(), w.Scope.Timeout), bytes.NewReader(body))
 	request.Header.Set("Content-Type", "application/json")
 	recorder := httptest.NewRecorder()
-	h.handler.ServeHTTP(recorder, request)
+	handler.ServeHTTP(recorder, request)
 	if recorder.Code != http.StatusOK {
 		failure = &metav1.Status{}
 		if err := json.Unmarshal(recorder.Body.Bytes(), failure); err != nil {
-			return nil, nil, fmt.Errorf("webhook %s: HTTP status %d with %q", h.Name, recorder.Code, recorder.Body)
+			return nil, nil, fmt.Errorf("webhook %s: HTTP status %d with %q", w.Name, recorder.Code, recorder.Body)
 		}
+		failure.Code = int32(recorder.Code) //nolint:gosec // an HTTP status
 		return nil, failure, nil
 	}
 	var answer admissionv1.AdmissionReview
 	if err := json.Unmarshal(recorder.Body.Bytes(), &answer); err != nil {
-		return nil, nil, fmt.Errorf("webhook %s: decoding the answer: %w", h.Name, err)
+		return nil, nil, fmt.Errorf("webhook %s: decoding the answer: %w", w.Name, err)
 	}
-	if answer.Response == nil || answer.Response.UID != review.Request.UID {
-		return nil, nil, fmt.Errorf("webhook %s: the answer has no response with the request's UID: %s", h.Name, recorder.Body)
+	if answer.Response == nil {
+		return nil, nil, fmt.Errorf("webhook %s: the answer has no response: %s", w.Name, recorder.Body)
 	}
 	return answer.Response, nil, nil
 }

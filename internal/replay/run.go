@@ -1,19 +1,14 @@
 package replay
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"time"
 
-	admissionv1 "k8s.io/api/admission/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
+	"github.com/admitkit/admitkit/internal/offline"
 	"github.com/admitkit/admitkit/internal/recording"
 	"github.com/admitkit/admitkit/webhook"
 )
@@ -169,22 +164,21 @@ func (r *run) send(ctx context.Context, w *webhook.Webhook, e *recording.Entry) 
 		r.handlers[w] = handler
 	}
 	body := slices.Concat([]byte(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":`), e.Request, []byte("}"))
-	request := httptest.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("%s?timeout=%s", w.Path(), w.Scope.Timeout), bytes.NewReader(body))
-	request.Header.Set("Content-Type", "application/json")
-	recorder := httptest.NewRecorder()
-	began := time.Now()
-	handler.ServeHTTP(recorder, request)
-	took := time.Since(began)
-	var review admissionv1.AdmissionReview
-	var status metav1.Status
-	into := any(&review)
-	if recorder.Code != http.StatusOK {
-		into = &status
+	var took time.Duration
+	timed := http.HandlerFunc(func(to http.ResponseWriter, request *http.Request) {
+		began := time.Now()
+		handler.ServeHTTP(to, request)
+		took = time.Since(began)
+	})
+	response, failure, err := offline.Post(ctx, w, timed, body)
+	if err != nil {
+		return nil, err
 	}
-	if err := json.Unmarshal(recorder.Body.Bytes(), into); err != nil {
-		return nil, fmt.Errorf("webhook %s: HTTP status %d with %q: %w", w.Name, recorder.Code, recorder.Body, err)
+	code, message := http.StatusOK, ""
+	if failure != nil {
+		code, message = int(failure.Code), failure.Message
 	}
-	answer, err := e.Answered(review.Response, recorder.Code, status.Message)
+	answer, err := e.Answered(response, code, message)
 	if err != nil {
 		return nil, fmt.Errorf("webhook %s: %w", w.Name, err)
 	}
