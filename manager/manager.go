@@ -93,6 +93,9 @@ type Manager struct {
 	exemptionsFile followed
 	// gate is what reconcilers and watchers wait for; nil for nothing.
 	gate *conversionGate
+	// compare returns what handles the admissions that a candidate is sent; nil in a manager
+	// that answers itself.
+	compare func([]*webhook.Webhook, webhook.HandlerOptions) (http.Handler, error)
 
 	mu      sync.Mutex
 	started bool

@@ -57,6 +57,10 @@ type InstallOptions struct {
 	// Scan adds a Deployment of one replica that runs the subcommand scan again and again,
 	// with the rights to read what the extensions receive. Default: none.
 	Scan *ScanOptions
+	// Candidate is the container image of the next build of the program. It adds a Deployment of
+	// one replica that answers nobody, and to which the replicas that serve send what they
+	// answer, for it to compare ([Manager.StartCandidate]). Default: none.
+	Candidate string
 	// NetworkPolicy adds a NetworkPolicy that admits traffic to the installation's own
 	// ports only. Default: none.
 	NetworkPolicy *NetworkPolicyOptions
@@ -224,7 +228,7 @@ func (m *Manager) manifestsOf(install *InstallOptions, webhooks []*webhook.Webho
 	return &manifests.Config{
 		Name: install.Name, Image: install.Image, Subcommand: install.Subcommand, Args: install.Args, Replicas: install.Replicas,
 		Objects: install.Objects, CRDs: install.CRDs, Resources: install.Resources, ImagePullSecrets: install.ImagePullSecrets,
-		MetricsService: install.MetricsService, NetworkPolicy: (*manifests.NetworkPolicy)(install.NetworkPolicy), Scan: (*manifests.Scan)(install.Scan),
+		MetricsService: install.MetricsService, NetworkPolicy: (*manifests.NetworkPolicy)(install.NetworkPolicy), Scan: (*manifests.Scan)(install.Scan), Candidate: install.Candidate,
 
 		Namespaces: o.Namespaces, WebhookNamespace: o.WebhookNamespace, ServiceName: o.ServiceName,
 		SetupCertificateName: o.SetupCertificateName, LeafSecretName: o.Certificates.LeafSecretName, PathsSecretName: o.pathsSecret(),
@@ -240,7 +244,12 @@ func (m *Manager) manifestsOf(install *InstallOptions, webhooks []*webhook.Webho
 
 // installable returns what options of the manager an installation cannot have.
 func (m *Manager) installable(options InstallOptions) error {
+	s := &m.options.Serving
 	switch {
+	case options.Candidate != "" && len(m.parts.Handlers) == 0:
+		return errors.New("install options: Candidate: no extension answers admissions: there is nothing to compare")
+	case options.Candidate != "" && (s.PlainPaths || s.ClientCAFile != "" || s.RecordDir != "" || s.Mirror != ""):
+		return errors.New("install options: Candidate: leave out Serving.PlainPaths, ClientCAFile, RecordDir and Mirror: the servers send what they answer to the candidate, which knows them by the path")
 	case options.MetricsService && manifests.PortOf(m.options.Serving.MetricsAddress) == 0:
 		return errors.New("install options: MetricsService: Serving.MetricsAddress has no port: set it, or leave the Service out")
 	case m.options.Certificates.Dir != "":

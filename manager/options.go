@@ -187,6 +187,11 @@ type ServingOptions struct {
 	// RecordLimitBytes is what the recordings in RecordDir may occupy; the oldest are removed.
 	// It is at least 1 MiB. An entry of more than an eighth of it is dropped. Default: 1 GiB.
 	RecordLimitBytes int64
+	// Mirror is the host, or HOST:PORT, of a candidate ([Manager.StartCandidate]): another build
+	// of the program in the same installation. It is sent every admission with its answer, as
+	// they are, and compares. Nothing waits for it: what it does not take in time is dropped and
+	// counted. Not together with RecordDir. Default port: 443. Default: none.
+	Mirror string
 	// DrainPeriod is how long a manager keeps serving after it was told to stop,
 	// while it reports that it is not ready, so that endpoints and connections
 	// move on to other replicas. Then it finishes the requests in flight. Default:

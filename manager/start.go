@@ -74,7 +74,7 @@ func (m *Manager) start(ctx context.Context) error {
 	}
 	m.enter(run, kube, s.source)
 	once, process := m.once(), host.Serves|host.Reconciles
-	if m.options.Watching.ReconcilerUser != "" {
+	if m.options.Watching.ReconcilerUser != "" || m.compare != nil {
 		once, process = background{}, host.Serves
 	}
 	if s.readsSynced, err = m.startReads(ctx, kube, process); err != nil {
@@ -226,22 +226,33 @@ func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 	}
 	s.handling = handling
 	s.tellModes(s.webhooks)
-	s.serve(s.webhooks)
-	for _, c := range s.parts.Converters {
-		s.server.Register(webhook.ConversionPath(c.CRD), webhook.ConversionHandler(c, handling))
-	}
-	others := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*s.others.Load()).ServeHTTP(w, r) })
-	for _, path := range []string{webhook.MutatingPath, webhook.ValidatingPath, webhook.WarnPath, webhook.ObservePath} {
-		s.server.Register(path, s.afterReads(others))
-	}
-	if *o.Registration.Probe {
-		s.server.Register(registration.ProbePath, registration.ProbeHandler())
+	if err := s.register(); err != nil {
+		return err
 	}
 	if err := errors.Join(kube.AddReadyzCheck("webhook", s.server.StartedChecker()), s.addChecks(kube, s.source, s.registration)); err != nil {
 		return err
 	}
 	if err := s.server.Listen(ctx); err != nil {
 		return fmt.Errorf("manager options: %s: %w", unlistenable(err), err)
+	}
+	return nil
+}
+
+// register adds the handlers to the server.
+func (s *serving) register() error {
+	if s.compare != nil {
+		return s.registerCandidate()
+	}
+	s.serve(s.webhooks)
+	for _, c := range s.parts.Converters {
+		s.server.Register(webhook.ConversionPath(c.CRD), webhook.ConversionHandler(c, s.handling))
+	}
+	others := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*s.others.Load()).ServeHTTP(w, r) })
+	for _, path := range []string{webhook.MutatingPath, webhook.ValidatingPath, webhook.WarnPath, webhook.ObservePath} {
+		s.server.Register(path, s.afterReads(others))
+	}
+	if *s.options.Registration.Probe {
+		s.server.Register(registration.ProbePath, registration.ProbeHandler())
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
@@ -93,6 +94,9 @@ func answerOf(object []byte, response *admissionv1.AdmissionResponse) Answer {
 		after, err = patch.Apply(object)
 	}
 	if err == nil {
+		after, err = withoutMark(object, after)
+	}
+	if err == nil {
 		same, err = Same(object, after)
 	}
 	if err != nil {
@@ -102,6 +106,32 @@ func answerOf(object []byte, response *admissionv1.AdmissionResponse) Answer {
 		answer.Object = after
 	}
 	return answer
+}
+
+// withoutMark returns an object with the annotation that says what changed it as it was before: it
+// has the revision in it, and so would differ between any two builds.
+func withoutMark(before, after []byte) ([]byte, error) {
+	if !bytes.Contains(after, []byte(webhook.ChangedBy)) {
+		return after, nil
+	}
+	var was, is unstructured.Unstructured
+	if err := errors.Join(decode(before, &was.Object), decode(after, &is.Object)); err != nil {
+		return nil, err
+	}
+	annotations := is.GetAnnotations()
+	if annotations == nil {
+		return after, nil
+	}
+	if value, marked := was.GetAnnotations()[webhook.ChangedBy]; marked {
+		annotations[webhook.ChangedBy] = value
+	} else {
+		delete(annotations, webhook.ChangedBy)
+	}
+	if len(annotations) == 0 && was.GetAnnotations() == nil {
+		annotations = nil // SetAnnotations removes the field then
+	}
+	is.SetAnnotations(annotations)
+	return encode(is.Object)
 }
 
 // failureOf returns the answer that a failure is.

@@ -76,7 +76,13 @@ func readFile(name string, each func(*Entry) error) (damages []Damage, err error
 		return nil, err
 	}
 	defer func() { _ = file.close() }() // it was only read
-	lines := bufio.NewReaderSize(file, 64<<10)
+	return ReadLines(name, file, each)
+}
+
+// ReadLines calls a function with each entry in lines, and returns what it could not read. An error
+// is one of the function.
+func ReadLines(name string, from io.Reader, each func(*Entry) error) (damages []Damage, err error) {
+	lines := bufio.NewReaderSize(from, 64<<10)
 	for number := 1; ; number++ {
 		line, err := readLine(lines)
 		if err == nil && len(line) > 0 {

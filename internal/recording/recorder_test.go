@@ -90,8 +90,13 @@ func (r *recorder) files(t *testing.T) []string {
 	return files
 }
 
-// counted returns how many admissions were kept or dropped.
+// counted returns how many admissions were recorded or dropped.
 func counted(t *testing.T, result string) int {
+	t.Helper()
+	return countedOf(t, "admitkit_recordings_total", result)
+}
+
+func countedOf(t *testing.T, name, result string) int {
 	t.Helper()
 	count := 0
 	families, err := metrics.Registry.Gather()
@@ -100,7 +105,7 @@ func counted(t *testing.T, result string) int {
 	}
 	for _, family := range families {
 		for _, metric := range family.GetMetric() {
-			if family.GetName() == "admitkit_recordings_total" && metric.GetLabel()[0].GetValue() == result {
+			if family.GetName() == name && metric.GetLabel()[0].GetValue() == result {
 				count = int(metric.GetCounter().GetValue())
 			}
 		}

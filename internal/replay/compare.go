@@ -2,6 +2,7 @@ package replay
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -24,11 +25,27 @@ func (r *run) compare(e *recording.Entry, now recording.Answer) ([]difference, e
 	if same, err := sameAnswer(e.Answer, now); err != nil || same {
 		return nil, err
 	}
-	recorded, current, err := r.redactor.Comparable(e, now)
+	shown, current, err := r.comparable(e, now)
 	if err != nil {
 		return nil, err
 	}
-	return differences(e, recorded, current)
+	return differences(shown, shown.Answer, current)
+}
+
+// asRecorded returns an entry of a recording, whose secrets were taken out, and today's answer to it.
+func (r *run) asRecorded(e *recording.Entry, now recording.Answer) (*recording.Entry, recording.Answer, error) {
+	shown := *e
+	var err error
+	shown.Answer, now, err = r.redactor.Comparable(e, now)
+	return &shown, now, err
+}
+
+// withoutSecrets returns an entry as it came, and today's answer to it, without secrets.
+func (r *run) withoutSecrets(e *recording.Entry, now recording.Answer) (*recording.Entry, recording.Answer, error) {
+	shown, today := *e, *e
+	today.Answer = now
+	err := errors.Join(r.redactor.Entry(&shown), r.redactor.Entry(&today))
+	return &shown, today.Answer, err
 }
 
 func sameAnswer(a, b recording.Answer) (bool, error) {

@@ -5,5 +5,7 @@
 // the API server matched. It reads one admission at a time and keeps a few examples of each
 // difference, so its memory does not grow with the recordings.
 //
-// Read run.go first, then compare.go, report.go and times.go.
+// A [Candidate] does the same with admissions as they come, from the build that answers them.
+//
+// Read run.go first, then compare.go, report.go, times.go and candidate.go.
 package replay

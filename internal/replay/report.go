@@ -30,6 +30,7 @@ type Report struct {
 	// Unreadable are the parts of recordings that were skipped.
 	Unreadable []string `json:"unreadable,omitempty"`
 
+	tell    func(*Group, Example) // of each new example; nil for nobody
 	groups  map[groupKey]*Group
 	timings map[string]*Timing
 }
@@ -104,7 +105,11 @@ func (r *Report) add(e *recording.Entry, differences []difference) {
 			group.Replaced++
 		}
 		if len(group.Examples) < maxExamples {
-			group.Examples = append(group.Examples, Example{requestOf(e), e.Time, cut(d.Detail), replaced})
+			example := Example{requestOf(e), e.Time, cut(d.Detail), replaced}
+			group.Examples = append(group.Examples, example)
+			if r.tell != nil {
+				r.tell(group, example)
+			}
 		}
 	}
 }

@@ -39,12 +39,10 @@ var ErrNothing = recording.ErrNothing
 
 // Run replays the recordings in folders.
 func Run(ctx context.Context, dirs []string, options Options) (*Report, error) {
-	redactor, err := recording.NewRedactor()
+	r, err := newRun(options)
 	if err != nil {
 		return nil, err
 	}
-	options.Handling.MaxBodyBytes, options.Handling.Memory, options.Handling.Recorder = maxBodyBytes, webhook.NewMemory(0), nil
-	r := &run{options: options, redactor: redactor, handlers: map[*webhook.Webhook]http.Handler{}, report: newReport()}
 	var damages []recording.Damage
 	if options.Update {
 		damages, err = recording.Rewrite(dirs, func(e *recording.Entry) (bool, error) { return r.update(ctx, e) })
@@ -72,33 +70,63 @@ type run struct {
 	redactor *recording.Redactor
 	handlers map[*webhook.Webhook]http.Handler
 	report   *Report
+	// comparable returns the entry and today's answer to it as they are compared and shown.
+	comparable func(*recording.Entry, recording.Answer) (*recording.Entry, recording.Answer, error)
 }
 
-// entry replays an admission. It returns today's answer, and whether it differs; nil if no webhook
-// answers it.
+func newRun(options Options) (*run, error) {
+	redactor, err := recording.NewRedactor()
+	if err != nil {
+		return nil, err
+	}
+	options.Handling.MaxBodyBytes, options.Handling.Memory, options.Handling.Recorder = maxBodyBytes, webhook.NewMemory(0), nil
+	r := &run{options: options, redactor: redactor, handlers: map[*webhook.Webhook]http.Handler{}, report: newReport()}
+	r.comparable = r.asRecorded
+	for _, w := range options.Webhooks {
+		r.handlers[w] = w.Handler(options.Handling)
+	}
+	return r, nil
+}
+
+// entry replays an admission. It returns today's answer, nil if no webhook gives one, and whether
+// it differs.
 func (r *run) entry(ctx context.Context, e *recording.Entry) (now *answered, differs bool, err error) {
-	if err := ctx.Err(); err != nil {
+	now, why, err := r.ask(ctx, e)
+	if err != nil {
 		return nil, false, err
 	}
-	r.report.Reviews++
-	w, why := r.find(e.Webhook)
-	if why != nil {
-		r.report.add(e, []difference{*why})
-	}
-	if w == nil {
-		return nil, true, nil
-	}
-	if now, err = r.send(ctx, w, e); err != nil || why != nil {
-		return now, true, err
-	}
-	if e.Answer.Outcome == recording.Unfinished || now.by.Observes() && now.took >= observedWait {
-		r.report.Unfinished++
-		return now, false, nil
-	}
-	r.report.time(e, now.took)
-	differences, err := r.compare(e, now.answer)
-	r.report.add(e, differences)
+	differences, err := r.judge(e, now, why)
 	return now, len(differences) > 0, err
+}
+
+// ask has today's webhook answer an admission. why is a difference of the webhook itself; if there
+// is none, now is nil. It may be called by several goroutines.
+func (r *run) ask(ctx context.Context, e *recording.Entry) (now *answered, why *difference, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	w, why := r.find(e.Webhook)
+	if w == nil {
+		return nil, why, nil
+	}
+	now, err = r.send(ctx, w, e)
+	return now, why, err
+}
+
+// judge reports how today's answer differs from the recorded one.
+func (r *run) judge(e *recording.Entry, now *answered, why *difference) (differences []difference, err error) {
+	r.report.Reviews++
+	switch {
+	case why != nil:
+		differences = []difference{*why}
+	case e.Answer.Outcome == recording.Unfinished || now.by.Observes() && now.took >= observedWait:
+		r.report.Unfinished++
+	default:
+		r.report.time(e, now.took)
+		differences, err = r.compare(e, now.answer)
+	}
+	r.report.add(e, differences)
+	return differences, err
 }
 
 // update replays an admission, and puts today's answer into it if that differs.
@@ -158,16 +186,11 @@ type answered struct {
 
 // send sends a recorded request to a webhook.
 func (r *run) send(ctx context.Context, w *webhook.Webhook, e *recording.Entry) (*answered, error) {
-	handler := r.handlers[w]
-	if handler == nil {
-		handler = w.Handler(r.options.Handling)
-		r.handlers[w] = handler
-	}
 	body := slices.Concat([]byte(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":`), e.Request, []byte("}"))
 	var took time.Duration
 	timed := http.HandlerFunc(func(to http.ResponseWriter, request *http.Request) {
 		began := time.Now()
-		handler.ServeHTTP(to, request)
+		r.handlers[w].ServeHTTP(to, request)
 		took = time.Since(began)
 	})
 	response, failure, err := offline.Post(ctx, w, timed, body)

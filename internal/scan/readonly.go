@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ReadOnly lets only those requests through that store nothing: a scan runs the code of
-// extensions, and what exists must not change for it.
+// ReadOnly lets only those requests through that store nothing: a scan or a candidate runs the code
+// of extensions, and what exists must not change for it.
 func ReadOnly(next http.RoundTripper) http.RoundTripper { return &readOnly{next} }
 
 type readOnly struct{ next http.RoundTripper }
@@ -44,7 +44,7 @@ func refuse(req *http.Request) (*http.Response, error) {
 	}
 	status := metav1.Status{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden,
-		Message: fmt.Sprintf("a scan changes nothing in the cluster, and does not pass on %s %s: an extension leaves out its effects in a dry run (Request.DryRun)", req.Method, req.URL.Path),
+		Message: fmt.Sprintf("%s %s is not passed on, since a scan or a candidate changes nothing in the cluster: an extension leaves out its effects in a dry run (Request.DryRun)", req.Method, req.URL.Path),
 	}
 	text, err := json.Marshal(status)
 	if err != nil {

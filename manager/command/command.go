@@ -46,6 +46,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/http"
 	"os"
 	"os/signal"
 	"strings"
@@ -55,9 +56,12 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/admitkit/admitkit/internal/replay"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/manager/buildinfo"
+	"github.com/admitkit/admitkit/webhook"
 )
 
 // Build adds the extensions to a manager. Every subcommand that needs them calls
@@ -151,12 +155,49 @@ running: it rotates the CA, writes the leaf's Secret and repairs the configurati
 }
 
 func (s subcommands) serve() *cobra.Command {
-	return s.runs(false, (*manager.Manager).Start, &cobra.Command{
+	cmd := s.runs(false, (*manager.Manager).Start, &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the webhooks that register has registered",
 		Long: `Serve the webhooks. It reads the CA Secret and needs no rights on webhook
 configurations. It waits until register has created the Secret. It runs reconcilers and
-watchers too, unless --reconciler-user says that a process of that user does.`,
+watchers too, unless --reconciler-user says that a process of that user does.
+
+With --candidate it is a build that is not in force yet. It answers nobody and changes
+nothing. The servers in force send it the admissions that they have answered (--mirror), and
+it compares: admitkit_candidate_differs_total counts the differences, and the log has a few
+examples of each. manifests --candidate makes the Deployment.`,
+	})
+	serve, candidate := cmd.RunE, false
+	cmd.Flags().BoolVar(&candidate, "candidate", false, "compare with the servers that name this one by --mirror, and answer nobody")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if candidate {
+			return s.candidate(cmd)
+		}
+		return serve(cmd, args)
+	}
+	return cmd
+}
+
+// candidate runs a build that is not in force yet.
+func (s subcommands) candidate(cmd *cobra.Command) error {
+	options, err := s.flags.connected(cmd)
+	if err != nil {
+		return wrong(err)
+	}
+	options = reading(options)
+	options.RegisterWebHook = new(false)
+	limitMemory(options.Logger)
+	mgr, err := newManager(options, s.build)
+	if err != nil {
+		return err
+	}
+	for _, collector := range replay.Collectors() {
+		if err := metrics.Registry.Register(collector); err != nil {
+			return err
+		}
+	}
+	return mgr.StartCandidate(cmd.Context(), func(webhooks []*webhook.Webhook, handling webhook.HandlerOptions) (http.Handler, error) {
+		return replay.NewCandidate(webhooks, handling)
 	})
 }
 

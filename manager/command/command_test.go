@@ -44,6 +44,14 @@ var (
 func TestMain(m *testing.M) {
 	switch os.Getenv("COMMAND_TEST_MAIN") {
 	case "":
+	case "next":
+		command.Main(command.New("stamp", func(mgr *manager.Manager) error {
+			return mgr.AddExtension(extension.MutatingFunc(func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
+				metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "stamped", "twice")
+				return nil
+			}, extension.Scope{Name: "stamp"}))
+		}))
+		return
 	case "ten":
 		command.Main(command.New("ten", ten))
 		return
@@ -75,7 +83,7 @@ func newNamespace(t *testing.T) string {
 }
 
 // program runs a subcommand in a process of its own.
-func program(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
+func program(t *testing.T, args ...string) (*exec.Cmd, *testkit.Output) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -83,9 +91,9 @@ func program(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), self, args...)
 	cmd.Env = append(os.Environ(), "COMMAND_TEST_MAIN=yes")
-	var log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &log, &log
-	return cmd, &log
+	log := &testkit.Output{}
+	cmd.Stdout, cmd.Stderr = log, log
+	return cmd, log
 }
 
 // eventuallyStamped waits until the API server calls the program.

@@ -115,6 +115,7 @@ func (f *flags) bindServing(set *pflag.FlagSet) {
 	_ = cobra.MarkFlagDirname(set, "record") // it is there
 	set.Float64Var(&o.Serving.RecordShare, "record-share", 0, "share of the admissions to record, such as 0.1 (default 1, all)")
 	set.Int64Var(&o.Serving.RecordLimitBytes, "record-limit", 0, "bytes that the recordings may occupy on disk; the oldest are removed (default 1 GiB)")
+	set.StringVar(&o.Serving.Mirror, "mirror", "", "host, or HOST:PORT, of a candidate (serve --candidate), which is sent each admission with its answer and compares (default: none)")
 	set.StringVar(&o.Serving.HealthAddress, "health-address", ":8081", "address of /healthz and /readyz, another for each process on a machine; empty for none")
 	set.StringVar(&o.Serving.MetricsAddress, "metrics-address", ":8080", "address of /metrics, another for each process on a machine; empty for none")
 	set.BoolVar(&o.Serving.MetricsSecure, "metrics-secure", false, "serve /metrics over HTTPS, and only to those whom RBAC lets get it")

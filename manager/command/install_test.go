@@ -142,10 +142,10 @@ func TestEveryPodPullsWithTheSecretsThatAreNamed(t *testing.T) {
 }
 
 func TestTheNetworkPolicyAdmitsTheAPIServersToTheWebhooksAndNobodyToOtherPorts(t *testing.T) {
-	text := manifestsOf(t, buildAll, "--namespace=apps", "--webhook-namespace=my-system", "--api-servers=10.0.0.10,10.1.2.3/24,fd00::1", "--metrics-service")
+	text := manifestsOf(t, buildAll, "--namespace=apps", "--webhook-namespace=my-system", "--api-servers=10.0.0.10,10.1.2.3/24,fd00::1", "--metrics-service", "--candidate=x")
 	policy := object[networkingv1.NetworkPolicy](t, text, "NetworkPolicy", "stamp")
 	service := object[corev1.Service](t, text, "Service", "stamp-metrics")
-	for _, name := range []string{"stamp", "stamp-registrar", "stamp-reconciler"} {
+	for _, name := range []string{"stamp", "stamp-registrar", "stamp-reconciler", "stamp-candidate"} {
 		labels := object[appsv1.Deployment](t, text, "Deployment", name).Spec.Template.Labels
 		for key, value := range policy.Spec.PodSelector.MatchLabels {
 			if labels[key] != value || service.Spec.Selector[key] != value {
@@ -157,10 +157,13 @@ func TestTheNetworkPolicyAdmitsTheAPIServersToTheWebhooksAndNobodyToOtherPorts(t
 	for _, rule := range policy.Spec.Ingress {
 		from[rule.Ports[0].Port.StrVal] = []string{}
 		for _, peer := range rule.From {
+			if peer.IPBlock == nil { // the servers call the candidate
+				peer.IPBlock = &networkingv1.IPBlock{CIDR: metav1.FormatLabelSelector(peer.PodSelector)}
+			}
 			from[rule.Ports[0].Port.StrVal] = append(from[rule.Ports[0].Port.StrVal], peer.IPBlock.CIDR)
 		}
 	}
-	if got := strings.Join(from["webhook"], " "); len(from) != 3 || got != "10.0.0.10/32 10.1.2.0/24 fd00::1/128" || len(from["health"])+len(from["metrics"]) > 0 || from["metrics"] == nil {
+	if got := strings.Join(from["webhook"], " "); len(from) != 3 || got != "10.0.0.10/32 10.1.2.0/24 fd00::1/128 app.kubernetes.io/part-of=stamp" || len(from["health"])+len(from["metrics"]) > 0 || from["metrics"] == nil {
 		t.Errorf("got %v", from)
 	}
 }
@@ -177,6 +180,7 @@ func TestWhatIsWrongWithAnInstallationNamesTheFlagOrTheField(t *testing.T) {
 		"an address that is none":           {"", []string{"--network-policy", "--api-servers=master"}, `--api-servers: "master"`},
 		"a pull secret with a bad name":     {"", []string{"--image-pull-secrets=A_B"}, "--image-pull-secrets"},
 		"a metrics Service without metrics": {"", []string{"--metrics-service", "--metrics-address="}, "--metrics-service: --metrics-address has no port"},
+		"a candidate that nobody can call":  {"", []string{"--candidate=x", "--record=/recordings"}, "--candidate: leave out"},
 		"an own object that is there":       {"{apiVersion: v1, kind: ServiceAccount, metadata: {name: stamp}}", nil, "ServiceAccount my-system/stamp: the installation has it already"},
 		"an own object without a name":      {"{apiVersion: v1, kind: ConfigMap, metadata: {generateName: x}}", nil, "the ConfigMap needs a name"},
 		"a CRD that defines nothing":        {"{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: x}}", nil, "CustomResourceDefinition x: needs"},

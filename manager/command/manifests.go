@@ -89,6 +89,7 @@ func (i *install) bind(set *pflag.FlagSet) {
 	set.BoolVar(&i.options.MetricsService, "metrics-service", false, "add a Service with the metrics of all Pods")
 	set.DurationVar(&i.scan.Every, "scan-every", 0, "add a Deployment that scans what the cluster stores again and again, after this time; see scan (default: none)")
 	set.BoolVar(&i.scan.Reports, "scan-reports", false, "with --scan-every: keep a Report for each object with a finding")
+	set.StringVar(&i.options.Candidate, "candidate", "", "container image of the next build: add a Deployment of it that answers nobody, and compares with what the servers answer; see serve --candidate (default: none)")
 	set.BoolVar(&i.networkPolicy, "network-policy", false, "add a NetworkPolicy that admits traffic to the ports of webhooks, health checks and metrics only (default: with --api-servers)")
 	set.StringSliceVar(&i.apiServers, "api-servers", nil, "addresses of the API servers, such as 10.0.0.10 or 10.0.0.0/28, which alone may then reach the webhooks, by a NetworkPolicy (default: everybody)")
 }

@@ -314,19 +314,31 @@ func TestAnInstallationRunsWithTheRightsOfItsManifests(t *testing.T) {
 	// The manifests with a Service can be applied, although nothing runs them here.
 	apply(t, manifestsOf(t, build, "--namespace=apps", "--webhook-namespace=other-system"))
 
-	text := manifestsOf(t, build, "--namespace=apps", "--webhook-namespace=my-system", "--advertise-host=127.0.0.1", "--scan-every=1h", "--scan-reports",
+	text := manifestsOf(t, build, "--namespace=apps", "--webhook-namespace=my-system", "--advertise-host=127.0.0.1", "--scan-every=1h", "--scan-reports", "--candidate=example.com/stamp:2",
 		fmt.Sprintf("--port=%d", freeport.For(t)), "--health-address=", "--metrics-address=", "--drain-period=10ms")
 	apply(t, text)
 	unstamped := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "unstamped"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/main:1"}}}}
 	kube := testkit.Client(t, cluster.Admin(), nil)
 	testkit.Create(t, kube, unstamped)
-	for _, name := range []string{"stamp-registrar", "stamp", "stamp-scanner"} {
-		user, err := cluster.AddUser("system:serviceaccount:my-system:"+name, "system:serviceaccounts", "system:serviceaccounts:my-system")
+	port := freeport.For(t)
+	var candidate *testkit.Output
+	for _, name := range []string{"stamp-registrar", "stamp", "stamp-scanner", "stamp-candidate"} {
+		deployment := object[appsv1.Deployment](t, text, "Deployment", name)
+		user, err := cluster.AddUser("system:serviceaccount:my-system:"+deployment.Spec.Template.Spec.ServiceAccountName, "system:serviceaccounts", "system:serviceaccounts:my-system")
 		if err != nil {
 			t.Fatal(err)
 		}
-		args := object[appsv1.Deployment](t, text, "Deployment", name).Spec.Template.Spec.Containers[0].Args
-		process, log := program(t, append(args, "--kubeconfig="+user.KubeConfig)...)
+		args := append(deployment.Spec.Template.Spec.Containers[0].Args, "--kubeconfig="+user.KubeConfig)
+		switch name { // no Service leads anywhere here
+		case "stamp":
+			args = append(args, fmt.Sprintf("--mirror=127.0.0.1:%d", port))
+		case "stamp-candidate":
+			args = append(args, fmt.Sprintf("--port=%d", port))
+		}
+		process, log := program(t, args...)
+		if name == "stamp-candidate" {
+			process.Env, candidate = append(process.Env, "COMMAND_TEST_MAIN=next"), log
+		}
 		if err := process.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -337,10 +349,14 @@ func TestAnInstallationRunsWithTheRightsOfItsManifests(t *testing.T) {
 		report, err := reportOf(ctx, kube, "openreports.io/v1alpha1", "Report", "stamp", unstamped)
 		return err == nil && strings.Contains(fmt.Sprint(report.Object["results"]), "it would change metadata.annotations")
 	})
+	testkit.Eventually(t, "the candidate tells what it answers differently", func(ctx context.Context) bool {
+		eventuallyStamped(t, "apps") // it may have begun later
+		return candidate.HasLine("the candidate answers differently", "mutate/stamp", "effect", "stamped: twice", "CREATE Pod apps/pod by")
+	})
 }
 
 // end stops a program and fails the test if it was forbidden anything.
-func end(t *testing.T, process *exec.Cmd, log *bytes.Buffer) {
+func end(t *testing.T, process *exec.Cmd, log *testkit.Output) {
 	t.Helper()
 	if err := process.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Error(err)

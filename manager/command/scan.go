@@ -148,7 +148,7 @@ func (s *scanning) manager(cmd *cobra.Command) (*manager.Manager, manager.Option
 	if err != nil {
 		return nil, options, with, wrong(err)
 	}
-	mgr, err := newManager(reading(options), s.build)
+	mgr, err := newManager(unserved(reading(options)), s.build)
 	if err != nil {
 		return nil, options, with, err
 	}
@@ -162,21 +162,24 @@ func (s *scanning) manager(cmd *cobra.Command) (*manager.Manager, manager.Option
 	return mgr, options, with, err
 }
 
-// options returns the options of the flags, with a connection.
+// options returns the options of the flags, which it checks.
 func (s *scanning) options(cmd *cobra.Command) (manager.Options, error) {
 	if err := s.as.check(); err != nil {
 		return manager.Options{}, err
 	}
-	options, err := s.flags.complete(cmd)
-	if err != nil {
+	return s.flags.connected(cmd)
+}
+
+// connected returns the options of the flags, with a connection.
+func (f *flags) connected(cmd *cobra.Command) (manager.Options, error) {
+	options, err := f.complete(cmd)
+	if err != nil || options.RESTConfig != nil {
 		return options, err
 	}
-	if options.RESTConfig == nil {
-		if options.RESTConfig, err = apiserver.Config(options.KubeConfig); err != nil {
-			return options, fmt.Errorf("manager options: KubeConfig: %w", err)
-		}
-		options.KubeConfig = ""
+	if options.RESTConfig, err = apiserver.Config(options.KubeConfig); err != nil {
+		return options, fmt.Errorf("manager options: KubeConfig: %w", err)
 	}
+	options.KubeConfig = ""
 	return options, nil
 }
 
@@ -184,7 +187,7 @@ func (s *scanning) options(cmd *cobra.Command) (manager.Options, error) {
 func reading(options manager.Options) manager.Options {
 	options.RESTConfig = rest.CopyConfig(options.RESTConfig)
 	options.RESTConfig.Wrap(scan.ReadOnly)
-	return unserved(options)
+	return options
 }
 
 // progress shows on a terminal how far a scan is. done removes it.

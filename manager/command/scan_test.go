@@ -127,7 +127,7 @@ func TestAScanFindsWhatWouldBeRefusedOrChanged(t *testing.T) {
 			" HorizontalPodAutoscaler " + namespace + "/web denied, by the user: it has 3 replicas",
 			"stuck, denied: because",
 			"changed: it would change metadata.labels",
-			"a scan changes nothing in the cluster, and does not pass on POST /api/v1/namespaces/" + other + "/configmaps",
+			"POST /api/v1/namespaces/" + other + "/configmaps is not passed on",
 			"exec: CONNECT of pods/exec: no stored object says who would ask for it, and when",
 			"deletion: DELETE of configmaps: ", "status: pods/status: ", `absent: kites: the API server serves no such resource in group "example.com"`,
 			"old, users: the decision depends on the user, here an administrator, and 1 findings are not counted for it",

@@ -33,6 +33,7 @@ type Config struct {
 	MetricsService   bool
 	NetworkPolicy    *NetworkPolicy
 	Scan             *Scan
+	Candidate        string // "" for none
 
 	// Those of manager.Options, completed.
 	Namespaces                             []string
@@ -94,6 +95,9 @@ func Make(config *Config) (objects []client.Object, warnings []string, err error
 		if err := i.addServer(); err != nil {
 			return nil, nil, err
 		}
+	}
+	if config.Candidate != "" {
+		i.addCandidate()
 	}
 	if config.Apart {
 		if err := i.addReconciler(); err != nil {

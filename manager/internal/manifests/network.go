@@ -1,6 +1,8 @@
 package manifests
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,7 +42,11 @@ func (i *installer) ingress(policy *NetworkPolicy) []networkingv1.NetworkPolicyI
 		rules = append(rules, networkingv1.NetworkPolicyIngressRule{From: from, Ports: []networkingv1.NetworkPolicyPort{{Port: &name, Protocol: &tcp}}})
 	}
 	if i.Serves {
-		admit("webhook", policy.APIServers)
+		callers := policy.APIServers
+		if len(callers) > 0 && i.Candidate != "" {
+			callers = append(slices.Clone(callers), networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: i.ofInstallation()}})
+		}
+		admit("webhook", callers)
 	}
 	for _, port := range i.extensionPorts() {
 		admit(port.Name, nil)

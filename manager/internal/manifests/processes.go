@@ -163,6 +163,21 @@ func (i *installer) addServer() error {
 	return nil
 }
 
+// candidate names the next build's Deployment and Service.
+func (i *installer) candidate() string { return i.Name + "-candidate" }
+
+// addCandidate adds the next build, which is sent what the servers answer. It is their user.
+func (i *installer) addCandidate() {
+	name := i.candidate()
+	deployment := i.servingDeployment(name, 1, "--candidate")
+	pod := &deployment.Spec.Template.Spec
+	pod.ServiceAccountName, pod.Containers[0].Image = i.Name, i.Candidate
+	i.add(&corev1.Service{
+		TypeMeta: kind(corev1.SchemeGroupVersion, "Service"), ObjectMeta: i.meta(name, i.WebhookNamespace),
+		Spec: corev1.ServiceSpec{Selector: selector(name), Ports: []corev1.ServicePort{{Name: "https", Port: 443, TargetPort: intstr.FromString("webhook"), Protocol: corev1.ProtocolTCP}}},
+	}, deployment)
+}
+
 // extensionPorts returns the ports that extensions serve.
 func (i *installer) extensionPorts() []corev1.ContainerPort {
 	pod := &corev1.PodSpec{Containers: make([]corev1.Container, 1)}
@@ -225,17 +240,27 @@ func (i *installer) addBudget(name string) {
 }
 
 func (i *installer) serverDeployment(name string) *appsv1.Deployment {
-	args := []string{"serve"}
-	if i.Apart {
-		args = append(args, i.reconcilerUser())
+	var args []string
+	if i.Candidate != "" {
+		args = append(args, fmt.Sprintf("--mirror=%s.%s.svc", i.candidate(), i.WebhookNamespace))
 	}
-	deployment := i.deployment(name, i.Replicas, args...)
+	deployment := i.servingDeployment(name, i.Replicas, args...)
 	// A replica ends only when another one is ready, so that no request fails.
 	none, one := intstr.FromInt32(0), intstr.FromInt32(1)
 	deployment.Spec.Strategy = appsv1.DeploymentStrategy{
 		Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &none, MaxSurge: &one},
 	}
 	i.spread(deployment)
+	return deployment
+}
+
+// servingDeployment returns a Deployment that runs the subcommand serve.
+func (i *installer) servingDeployment(name string, replicas int32, args ...string) *appsv1.Deployment {
+	args = append([]string{"serve"}, args...)
+	if i.Apart {
+		args = append(args, i.reconcilerUser())
+	}
+	deployment := i.deployment(name, replicas, args...)
 	container := &deployment.Spec.Template.Spec.Containers[0]
 	if i.Serves {
 		container.Ports = append(container.Ports, corev1.ContainerPort{Name: "webhook", ContainerPort: i.Port})
