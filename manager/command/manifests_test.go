@@ -328,7 +328,7 @@ func TestAnInstallationRunsWithTheRightsOfItsManifests(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		args := append(deployment.Spec.Template.Spec.Containers[0].Args, "--kubeconfig="+user.KubeConfig)
+		args := slices.Concat(deployment.Spec.Template.Spec.Containers[0].Args, []string{"--kubeconfig=" + user.KubeConfig})
 		switch name { // no Service leads anywhere here
 		case "stamp":
 			args = append(args, fmt.Sprintf("--mirror=127.0.0.1:%d", port))
@@ -349,7 +349,7 @@ func TestAnInstallationRunsWithTheRightsOfItsManifests(t *testing.T) {
 		report, err := reportOf(ctx, kube, "openreports.io/v1alpha1", "Report", "stamp", unstamped)
 		return err == nil && strings.Contains(fmt.Sprint(report.Object["results"]), "it would change metadata.annotations")
 	})
-	testkit.Eventually(t, "the candidate tells what it answers differently", func(ctx context.Context) bool {
+	testkit.Eventually(t, "the candidate tells what it answers differently", func(context.Context) bool {
 		eventuallyStamped(t, "apps") // it may have begun later
 		return candidate.HasLine("the candidate answers differently", "mutate/stamp", "effect", "stamped: twice", "CREATE Pod apps/pod by")
 	})
