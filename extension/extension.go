@@ -76,7 +76,8 @@ type Hosted interface {
 	Register(mgr Manager) error
 }
 
-// Mutator changes obj in place; the library makes the patch. A Mutator sees the
+// Mutator changes obj in place; the library makes the patch. Another object that it assigns
+// to its parameter, such as obj.DeepCopy(), changes nothing. A Mutator sees the
 // changes of those that ran before it, and may be called twice for the same
 // object (reinvocation, a client's retry), so it must be idempotent. On DELETE
 // obj is the object that is about to be deleted, and changing it is an error.
