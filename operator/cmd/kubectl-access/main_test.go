@@ -276,7 +276,7 @@ func TestTheShellIsACommandOfKubectlAndNothingElse(t *testing.T) {
 	if !strings.HasPrefix(o.stdout, "pod/podaccess-debug-") {
 		t.Errorf("standard output is %q, want that of the command", o.stdout)
 	}
-	kubectlAccess(t, alice, "exec", "evil", "-n", namespace, "--shell").expect(t, cli.CodeError, "not a kubectl command", "rm -rf")
+	kubectlAccess(t, alice, "exec", "evil", "-n", namespace, "--shell").expect(t, cli.CodeError, "more than one plain command", "rm -rf")
 }
 
 func TestAnAccessCommandDoesNothingToTheTerminal(t *testing.T) {

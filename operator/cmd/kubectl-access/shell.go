@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/shlex"
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -74,8 +73,11 @@ func session(flags *pflag.FlagSet) {
 // does more than use the Pod. It builds them from what it parsed, so that kubectl
 // cannot parse the text in another way.
 func podCommand(message, namespace, pod string) ([]string, error) {
-	words, err := shlex.Split(message)
-	if err != nil || len(words) == 0 || words[0] != "kubectl" {
+	words, err := splitWords(message)
+	if err != nil {
+		return nil, err
+	}
+	if len(words) == 0 || words[0] != "kubectl" {
 		return nil, errors.New("it is not a kubectl command")
 	}
 	in := namespace

