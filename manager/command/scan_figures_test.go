@@ -161,8 +161,8 @@ func TestAScanSaysWhatTheAPIServerDoes(t *testing.T) {
 		}
 	}
 
-	server := tenProgram(t, append([]string{"start", "--host=127.0.0.1", "--port=0", "--unregister-on-stop", "--health-address=", "--metrics-address="}, flags...)...)
-	testkit.Run(t, server)
+	recordings := t.TempDir()
+	server := testkit.Run(t, tenProgram(t, append([]string{"start", "--host=127.0.0.1", "--port=0", "--unregister-on-stop", "--health-address=", "--metrics-address=", "--drain-period=0s", "--record=" + recordings}, flags...)...))
 	testkit.Eventually(t, "the webhooks are called", func(ctx context.Context) bool {
 		return apierrors.IsForbidden(kube.Create(ctx, numbered(13, false, namespaces[0]), client.DryRunAll))
 	})
@@ -186,6 +186,23 @@ func TestAScanSaysWhatTheAPIServerDoes(t *testing.T) {
 	testkit.Figure("scan.objects", float64(len(objects)), "objects")
 	testkit.Figure("scan.s", took.Seconds(), "s")
 	testkit.Figure("scan.wrong", float64(wrong.Load()), "objects")
+	server.Stop(t)
+	replayReal(t, recordings, flags)
+}
+
+// replayReal replays what a server has recorded that an API server called. The same program
+// answers the same.
+func replayReal(t *testing.T, recordings string, flags []string) {
+	t.Helper()
+	replay := tenProgram(t, append([]string{"replay", recordings, "-o", "json"}, flags...)...)
+	replay.Stdout, replay.Stderr = nil, nil
+	text, err := replay.Output()
+	var report struct{ Reviews, Differing int }
+	if err := errors.Join(err, json.Unmarshal(text, &report)); err != nil || report.Reviews == 0 || report.Differing > 0 {
+		t.Errorf("%v: %s", err, text)
+	}
+	testkit.Figure("replay.real_reviews", float64(report.Reviews), "reviews")
+	testkit.Figure("replay.real_differences", float64(report.Differing), "reviews")
 }
 
 // tenProgram runs a subcommand of the program with the ten extensions in a process of its own.
