@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,6 +26,7 @@ func (i *installed) admitted(t *testing.T) {
 	testkit.Create(t, admin, base, limited)
 	t.Cleanup(func() { _ = admin.Delete(t.Context(), base) })
 	t.Run("of templates", func(t *testing.T) { i.templates(t) })
+	t.Run("of where Pods run", func(t *testing.T) { i.placement(t) })
 	t.Run("of runs", func(t *testing.T) { i.runs(t) })
 	t.Run("of changes to a run", func(t *testing.T) { i.changes(t) })
 	t.Run("of policies and labels", func(t *testing.T) { i.guards(t) })
@@ -51,7 +53,7 @@ func (i *installed) templates(t *testing.T) {
 		"one without an image":            {with(func(s *spec) { s.Image = "" }), "image or baseTemplateRef must be set"},
 		"one by a base":                   {derived(func(*spec) {}), ""},
 		"one by a base that is not there": {derived(func(s *spec) { s.BaseTemplateRef.Name = "none" }), ""},
-		"another image than the base's":   {derived(func(s *spec) { s.Image = image }), "baseTemplateRef locks image, command, args, workspace and egress"},
+		"another image than the base's":   {derived(func(s *spec) { s.Image = image }), "baseTemplateRef locks image, command, args, workspace, egress and pod"},
 		"another command":                 {derived(func(s *spec) { s.Command = []string{"sh"} }), "baseTemplateRef locks"},
 		"another egress":                  {derived(func(s *spec) { s.Egress = &v1alpha1.Egress{Internet: true} }), "baseTemplateRef locks"},
 		"a longer time than the base's":   {derived(func(s *spec) { s.TimeoutSeconds = new(int64(601)) }), "spec.timeoutSeconds: 601 is more than the 600 of the template"},
@@ -76,6 +78,14 @@ func (i *installed) templates(t *testing.T) {
 		"a workspace over everything":                   {with(func(s *spec) { s.Workspace = &v1alpha1.SandboxWorkspace{MountPath: "/var"} }), "must be an absolute path"},
 		"a workspace that climbs":                       {with(func(s *spec) { s.Workspace = &v1alpha1.SandboxWorkspace{MountPath: "/a/../tmp"} }), "must be an absolute path"},
 		"the internet, without the cluster's addresses": {with(func(s *spec) { s.Egress = &v1alpha1.Egress{Internet: true} }), "spec.egress.internet: the addresses of the cluster are not known"},
+		"a runtime of its own": {with(func(s *spec) {
+			s.Pod = &v1alpha1.SandboxPod{RuntimeClassName: "gvisor", Devices: map[string]int64{"nvidia.com/gpu": 1}}
+		}), ""},
+		"other nodes":              {derived(func(s *spec) { s.Pod = &v1alpha1.SandboxPod{NodeSelector: map[string]string{"a": "b"}} }), "baseTemplateRef locks"},
+		"a device that is none":    {with(func(s *spec) { s.Pod = &v1alpha1.SandboxPod{Devices: map[string]int64{"cpu": 100}} }), "spec.pod.devices: \"cpu\" is not the name of an extended resource"},
+		"a resource of Kubernetes": {with(func(s *spec) { s.Pod = &v1alpha1.SandboxPod{Devices: map[string]int64{"x.kubernetes.io/y": 1}} }), "is not the name of an extended resource"},
+		"no device":                {with(func(s *spec) { s.Pod = &v1alpha1.SandboxPod{Devices: map[string]int64{"nvidia.com/gpu": 0}} }), "spec.pod.devices[nvidia.com/gpu]: 0: must be at least 1"},
+		"a Secret without a name":  {with(func(s *spec) { s.Pod = &v1alpha1.SandboxPod{ImagePullSecrets: []corev1.LocalObjectReference{{}}} }), "spec.pod.imagePullSecrets[0].name"},
 		"a base of a base": {
 			&v1alpha1.ClusterSandboxRunTemplate{ObjectMeta: metav1.ObjectMeta{Name: "chain"}, Spec: spec{BaseTemplateRef: &v1alpha1.SandboxBase{Name: "base"}}},
 			"a ClusterSandboxRunTemplate has no base",
@@ -90,6 +100,27 @@ func (i *installed) templates(t *testing.T) {
 			}
 		})
 	}
+}
+
+// placement is who may say where Pods run: nobody who may not create Pods.
+func (i *installed) placement(t *testing.T) {
+	grant(t, "carol", rbacv1.PolicyRule{APIGroups: []string{"admitkit.dev"}, Resources: []string{"sandboxruntemplates"}, Verbs: []string{"create", "update"}})
+	added, err := server.AddUser("carol")
+	if err != nil {
+		t.Fatal(err)
+	}
+	carol := testkit.Client(t, added, scheme)
+	urgent := &v1alpha1.SandboxPod{PriorityClassName: "system-cluster-critical"}
+	placed := template(i.here, "placed")
+	placed.Spec.Pod = urgent
+	refused(t, carol.Create(t.Context(), placed.DeepCopy()), `spec.pod: user "carol" has not the right to create pods in namespace `+i.here)
+	testkit.Create(t, i.alice, placed)
+	placed.Spec.TimeoutSeconds = new(int64(60))
+	if err := carol.Update(t.Context(), placed, client.DryRunAll); err != nil {
+		t.Errorf("what another said, and nobody changes: %v", err)
+	}
+	placed.Spec.Pod.PriorityClassName = "system-node-critical"
+	refused(t, carol.Update(t.Context(), placed, client.DryRunAll), "spec.pod")
 }
 
 func (i *installed) runs(t *testing.T) {

@@ -158,9 +158,9 @@ type SandboxWorkspace struct {
 
 // SandboxRunTemplateSpec says what runs, and what it may do.
 // +kubebuilder:validation:XValidation:rule="has(self.image) || has(self.baseTemplateRef)",message="image or baseTemplateRef must be set"
-// +kubebuilder:validation:XValidation:rule="!has(self.baseTemplateRef) || !(has(self.image) || has(self.command) || has(self.args) || has(self.workspace) || has(self.egress))",message="baseTemplateRef locks image, command, args, workspace and egress: leave them out"
+// +kubebuilder:validation:XValidation:rule="!has(self.baseTemplateRef) || !(has(self.image) || has(self.command) || has(self.args) || has(self.workspace) || has(self.egress) || has(self.pod))",message="baseTemplateRef locks image, command, args, workspace, egress and pod: leave them out"
 type SandboxRunTemplateSpec struct {
-	// BaseTemplateRef takes image, command, args, workspace and egress from a
+	// BaseTemplateRef takes image, command, args, workspace, egress and pod from a
 	// ClusterSandboxRunTemplate, which alone then says what they are. env is added to the
 	// base's, and cannot replace any of it; the other fields can only be less than the base's.
 	// +optional
@@ -198,6 +198,9 @@ type SandboxRunTemplateSpec struct {
 	// Egress is what the Pod may reach. Default: nothing, not even names.
 	// +optional
 	Egress *Egress `json:"egress,omitempty"`
+	// Pod is where the Pods run, and by which runtime. Whoever sets it in a namespace must be allowed to create Pods there.
+	// +optional
+	Pod *SandboxPod `json:"pod,omitempty"`
 	// Interactive lets runs be Interactive, and says how long they live at most. The base's can only be made less.
 	// Default: runs are Batch.
 	// +optional

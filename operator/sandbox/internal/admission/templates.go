@@ -3,6 +3,9 @@ package admission
 import (
 	"context"
 
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
@@ -15,6 +18,9 @@ type templateRules struct{ admitted }
 
 // Validate refuses what no run could use.
 func (r *templateRules) Validate(ctx context.Context, template *v1alpha1.SandboxRunTemplate, req *extension.Request) error {
+	if err := r.checkPod(ctx, template.Spec.Pod, req); err != nil {
+		return err
+	}
 	base, err := workload.Base(ctx, r.asker, &template.Spec)
 	if err != nil {
 		return err
@@ -32,6 +38,25 @@ type clusterTemplateRules struct{ admitted }
 // Validate refuses what no run could use.
 func (r *clusterTemplateRules) Validate(_ context.Context, template *v1alpha1.ClusterSandboxRunTemplate, req *extension.Request) error {
 	return r.check("ClusterSandboxRunTemplate", &template.Spec, nil, req)
+}
+
+// checkPod refuses to let somebody say where Pods run, such as on which nodes and with which
+// priority, who may not create Pods.
+func (r *templateRules) checkPod(ctx context.Context, pod *v1alpha1.SandboxPod, req *extension.Request) error {
+	if pod == nil {
+		return nil
+	}
+	if req.Operation == admissionv1.Update {
+		var old v1alpha1.SandboxRunTemplate
+		if err := req.Old(&old); err != nil || equality.Semantic.DeepEqual(pod, old.Spec.Pod) {
+			return err
+		}
+	}
+	may, err := r.may(ctx, req, "create", "", "v1", "pods", "")
+	if err == nil && !may {
+		err = denied("SandboxRunTemplate", "spec.pod: user %q has not the right to create pods in namespace %s, and so cannot say where Pods run: leave it out, or use a base that says it", req.User().Username, req.Namespace)
+	}
+	return err
 }
 
 // check judges a template.

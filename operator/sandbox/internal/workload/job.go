@@ -50,7 +50,7 @@ func (p *Plan) Job(run *v1alpha1.SandboxRun) *batchv1.Job {
 
 // podOf is the Pod. It meets the restricted Pod Security standard, and has no token of a ServiceAccount.
 func (p *Plan) podOf(run *v1alpha1.SandboxRun) corev1.PodSpec {
-	return corev1.PodSpec{
+	pod := corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: new(p.grace),
 		AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),
 		SecurityContext: &corev1.PodSecurityContext{
@@ -73,6 +73,8 @@ func (p *Plan) podOf(run *v1alpha1.SandboxRun) corev1.PodSpec {
 			{Name: "prompt", VolumeSource: promptVolume(run)},
 		},
 	}
+	p.placed(&pod)
+	return pod
 }
 
 // restricted is what each container begins from.

@@ -2,6 +2,7 @@ package workload
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -77,6 +78,36 @@ func TestThePodOfARunIsNobodyAndHasNoToken(t *testing.T) {
 		if v.Projected != nil || v.HostPath != nil {
 			t.Errorf("%+v", v)
 		}
+	}
+}
+
+func TestThePodOfARunIsWhereItsTemplateSays(t *testing.T) {
+	of := v1alpha1.SandboxPod{
+		RuntimeClassName: "gvisor", NodeSelector: map[string]string{"pool": "agents"}, PriorityClassName: "low",
+		Tolerations: []corev1.Toleration{{Key: "agents"}}, Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}},
+		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{MaxSkew: 1}}, ImagePullSecrets: []corev1.LocalObjectReference{{Name: "registry"}},
+		ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new("gpus")}}, Devices: map[string]int64{"example.com/fpga": 2},
+	}
+	pod := planned(t, &v1alpha1.SandboxRunTemplateSpec{Image: image, Pod: &of}, &v1alpha1.SandboxRunSpec{}).Spec.Template.Spec
+	got := v1alpha1.SandboxPod{
+		RuntimeClassName: *pod.RuntimeClassName, NodeSelector: pod.NodeSelector, PriorityClassName: pod.PriorityClassName, Tolerations: pod.Tolerations, Affinity: pod.Affinity,
+		TopologySpreadConstraints: pod.TopologySpreadConstraints, ImagePullSecrets: pod.ImagePullSecrets, ResourceClaims: pod.ResourceClaims, Devices: of.Devices,
+	}
+	if !reflect.DeepEqual(got, of) {
+		t.Errorf("%+v", got)
+	}
+	resources := pod.Containers[0].Resources
+	for _, list := range []corev1.ResourceList{resources.Limits, resources.Requests} {
+		if fpga := list["example.com/fpga"]; fpga.Value() != 2 || len(list) != 4 {
+			t.Errorf("%v", list)
+		}
+	}
+	if len(resources.Claims) != 1 || resources.Claims[0].Name != "gpu" {
+		t.Errorf("%v", resources.Claims)
+	}
+	plain := planned(t, &v1alpha1.SandboxRunTemplateSpec{Image: image}, &v1alpha1.SandboxRunSpec{}).Spec.Template.Spec
+	if plain.RuntimeClassName != nil || len(plain.Containers[0].Resources.Limits) != 3 {
+		t.Errorf("a template that says nothing: %+v", plain)
 	}
 }
 

@@ -37,6 +37,7 @@ type Plan struct {
 	size          resource.Quantity
 	// Egress is what the Pod may reach.
 	Egress v1alpha1.Egress
+	pod    v1alpha1.SandboxPod
 	// Timeout is how long the work may take, in seconds, and grace how long its end.
 	Timeout, grace int64
 	// Interactive are the limits of Interactive runs, nil for a template that is not for these, and for Batch runs.
@@ -67,6 +68,9 @@ func Of(template, base *v1alpha1.SandboxRunTemplateSpec) (*Plan, error) {
 		}
 		if template.Egress != nil {
 			p.Egress = *template.Egress
+		}
+		if err := p.place(template.Pod); err != nil {
+			return nil, err
 		}
 	}
 	if p.Image == "" {
