@@ -111,27 +111,33 @@ func TestMain(m *testing.M) {
 	})
 	covered.Lock()
 	testkit.Figure("hook.protocol_cases", float64(len(covered.cases)), "cases")
+	testkit.Figure("hook.wrong", float64(len(covered.wrong)), "cases")
 	covered.Unlock()
 	os.Exit(code)
 }
 
-// covered are the cases of the protocol whose tests have passed.
+// covered are the cases of the protocol whose tests have passed, and wrong those whose tests
+// have failed.
 var covered = struct {
 	sync.Mutex
-	cases map[string]bool
-}{cases: map[string]bool{}}
+	cases, wrong map[string]bool
+}{cases: map[string]bool{}, wrong: map[string]bool{}}
 
 // covers says which cases of the protocol a test is about.
 func covers(t *testing.T, cases ...string) {
 	t.Helper()
 	t.Cleanup(func() {
-		if t.Failed() || t.Skipped() {
+		if t.Skipped() {
 			return
+		}
+		of := covered.cases
+		if t.Failed() {
+			of = covered.wrong
 		}
 		covered.Lock()
 		defer covered.Unlock()
 		for _, each := range cases {
-			covered.cases[each] = true
+			of[each] = true
 		}
 	})
 }

@@ -441,15 +441,16 @@ func TestTimesInTheParentAndResyncAfterSecondsAreKeptToTheMoment(t *testing.T) {
 			}
 			lateness = append(lateness, calls[j].Sub(end))
 		}
-		return len(late["after"]) >= 2
+		return len(late["after"]) >= 3
 	})
 	mu.Lock()
 	defer mu.Unlock()
 	testkit.Figure("hook.wake_p99_ms", testkit.Milliseconds(testkit.Percentile(lateness, .99)), "ms")
-	if gap := late["after"][1].Sub(late["after"][0]); gap < 1500*time.Millisecond {
+	// The second call is the one that sees the status.
+	if gap := late["after"][2].Sub(late["after"][1]); gap < 1500*time.Millisecond {
 		t.Errorf("resyncAfterSeconds: the call came after %s", gap)
 	}
-	if len(late["far"]) != 1 {
+	if len(late["far"]) != 2 {
 		t.Errorf("a parent whose time is far off was asked about %d times", len(late["far"]))
 	}
 }
@@ -550,7 +551,7 @@ func TestRelatedObjectsAreSeenAndTheirChangesToo(t *testing.T) {
 	}
 }
 
-func TestAChangeCallsTheHookOnceAndAtRestNothingHappens(t *testing.T) {
+func TestAChangeCallsTheHookUntilNothingChangesAndAtRestNothingHappens(t *testing.T) {
 	t.Parallel()
 	running(t)
 	namespace := testkit.Namespace(t, admin)
@@ -610,8 +611,8 @@ func TestAChangeCallsTheHookOnceAndAtRestNothingHappens(t *testing.T) {
 	after := quiet(3 * time.Second)
 	per := float64(after-before) / float64(count)
 	testkit.Figure("hook.calls_per_change", per, "calls")
-	if per > 1.2 {
-		t.Errorf("%.2f calls of the hook for a change, want 1", per)
+	if per > 2.2 {
+		t.Errorf("%.2f calls of the hook for a change, want one, and one that sees the status", per)
 	}
 	version := get(t, "v1", "ConfigMap", namespace, "a0-0").GetResourceVersion()
 	status := get(t, "example.com/v1", "Thing", namespace, "a0").GetResourceVersion()

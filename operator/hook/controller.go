@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -59,10 +60,10 @@ type parents struct {
 // state is what is remembered of a parent between two calls of its hook.
 type state struct {
 	uid types.UID
-	// asked is the digest of what the hook was last asked about, and status what was then
-	// written. If neither has changed there is nothing to ask.
-	asked  string
-	status string
+	// asked is the digest of what the hook was last asked about: if it is the same there is
+	// nothing to ask. settled is that of what its answer made of it, and status that of the
+	// status that was then written.
+	asked, settled, status string
 	// due is when the hook is to be called although nothing has changed.
 	due time.Time
 	// woke is when a time that had come last called the hook.
@@ -88,34 +89,36 @@ func (s *state) wake(now time.Time) {
 	}
 }
 
-// churn are the times at which a hook changed the children of a parent that was the same.
-// A hook that wants something else at each call would else be called for ever, since its
-// own changes are changes of the children.
+// churn counts how often a hook changes the children, or its own status, of a parent that
+// is the same. A hook that wants something else at each call would else be called for ever,
+// since its own changes call it.
 type churn struct {
 	parent int64 // its generation
-	times  []time.Time
+	left   *rate.Limiter
 }
 
 const (
-	maxChurn    = 20
-	churnWithin = 10 * time.Second
-	churnPause  = 30 * time.Second
+	// maxChurn is how many changes a hook can make at once: more than any that comes to
+	// rest should need. After that it can make one each churnEvery.
+	maxChurn   = 100
+	churnEvery = 2 * time.Second
+	// youngChild is how old a child is if its deletion counts.
+	youngChild = 10 * time.Second
 )
 
 func (c *churn) add(parent int64, now time.Time) {
-	if c.parent != parent {
-		*c = churn{parent: parent}
+	if c.left == nil || c.parent != parent {
+		*c = churn{parent, rate.NewLimiter(rate.Every(churnEvery), maxChurn)}
 	}
-	c.times = append(c.times, now)
-	c.times = c.times[max(0, len(c.times)-maxChurn):]
+	c.left.AllowN(now, 1)
 }
 
 // wait returns how long the hook is left alone, if it has changed too much too often.
 func (c *churn) wait(parent int64, now time.Time) time.Duration {
-	if c.parent != parent || len(c.times) < maxChurn || c.times[maxChurn-1].Sub(c.times[0]) > churnWithin {
+	if c.left == nil || c.parent != parent {
 		return 0
 	}
-	return max(0, c.times[maxChurn-1].Add(churnPause).Sub(now))
+	return time.Duration(max(0, 1-c.left.TokensAt(now)) * float64(churnEvery))
 }
 
 // write is a write of a child: the cache is behind as long as it has the version before it.

@@ -16,9 +16,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -414,6 +416,143 @@ func TestAChangeOfTheStatusAloneCallsTheHookUnlessItIsIgnored(t *testing.T) {
 				t.Errorf("the hook was called %d times", got)
 			}
 		})
+	}
+}
+
+// A hook may record something in the status, and act when it sees it recorded.
+func TestAHookIsCalledAfterItsOwnWritesUntilNothingChanges(t *testing.T) {
+	t.Parallel()
+	running(t)
+	phaseOf := func(o object) string {
+		phase, _, _ := unstructured.NestedString(o, "status", "phase")
+		return phase
+	}
+	next := map[string]string{"": "Pending", "Pending": "Creating", "Creating": "Ready", "Ready": "Ready"}
+	phases := func(r *request) any {
+		phase := phaseOf(r.Parent)
+		if late, _, _ := unstructured.NestedString(r.Parent, "metadata", "labels", "late"); late == "" {
+			phase = next[phase]
+		}
+		return object{"status": object{"phase": phase}}
+	}
+	count := func(most float64) func(*request) any {
+		return func(r *request) any {
+			step, _, _ := unstructured.NestedFloat64(r.Parent, "status", "step")
+			return object{"status": object{"step": min(step+1, most)}}
+		}
+	}
+	field := func(want any, fields ...string) func(*unstructured.Unstructured) bool {
+		return func(p *unstructured.Unstructured) bool {
+			got, _, _ := unstructured.NestedFieldNoCopy(p.Object, fields...)
+			return fmt.Sprint(got) == fmt.Sprint(want)
+		}
+	}
+	drains := func(r *request) any {
+		if !r.Finalizing {
+			return object{"status": object{"phase": "Running"}}
+		}
+		return object{"status": object{"phase": "Draining"}, "finalized": phaseOf(r.Parent) == "Draining"}
+	}
+	gone := func(p *unstructured.Unstructured) bool { return p == nil }
+	ignoring := object{"ignoreStatusChanges": true}
+	var resyncs atomic.Int64
+	for name, each := range map[string]struct {
+		resource object
+		finalize bool
+		answer   func(*request) any
+		ends     func(*unstructured.Unstructured) bool
+		calls    int // in all, or 0 if others call it, too
+	}{
+		"status: phases":                         {nil, false, phases, field("Ready", "status", "phase"), 4},
+		"status: phases, ignoreStatusChanges":    {ignoring, false, phases, field("Pending", "status", "phase"), 1},
+		"status: dozens of steps":                {nil, false, count(60), field(60, "status", "step"), 61},
+		"finalize: a phase":                      {nil, true, drains, gone, 0},
+		"finalize: a phase, ignoreStatusChanges": {ignoring, true, drains, gone, 0},
+		"resyncAfterSeconds, asked for when at rest": {nil, false, func(r *request) any {
+			switch phase := phaseOf(r.Parent); {
+			case phase == "":
+				return object{"status": object{"phase": "Seen"}}
+			case resyncs.Add(1) == 1:
+				return object{"status": object{"phase": phase}, "resyncAfterSeconds": 0.2}
+			}
+			return object{"status": object{"phase": "Resynced"}}
+		}, field("Resynced", "status", "phase"), 4},
+		"resyncAfterSeconds, with a status that changes": {nil, false, func(r *request) any {
+			polls, _, _ := unstructured.NestedFloat64(r.Parent, "status", "polls")
+			if polls >= 4 {
+				return object{"status": object{"polls": polls}}
+			}
+			return object{"status": object{"polls": polls + 1}, "resyncAfterSeconds": 0.1}
+		}, field(4, "status", "polls"), 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			covers(t, "own writes: "+name)
+			namespace := testkit.Namespace(t, admin)
+			h := serve(t, func(_ http.ResponseWriter, r *request) any { return each.answer(r) })
+			hooks := object{"sync": at(h.URL)}
+			if each.finalize {
+				hooks["finalize"] = at(h.URL + "/finalize")
+			}
+			create(t, composite(namespace, hooks, "", object{"parentResource": with(object{
+				"apiVersion": "example.com/v1", "resource": "things", "labelSelector": object{"matchLabels": object{"test": namespace}},
+			}, each.resource)}))
+			parent := create(t, thing(namespace, "a", object{"spec": "1"}))
+			if each.finalize {
+				status(t, namespace, "a", "phase", "Running")
+				if err := admin.Delete(t.Context(), parent); err != nil {
+					t.Fatal(err)
+				}
+			}
+			testkit.Eventually(t, "it ends", func(context.Context) bool { return each.ends(get(t, "example.com/v1", "Thing", namespace, "a")) })
+			if each.calls > 0 {
+				rests(t, h, namespace, each.calls)
+			}
+		})
+	}
+	t.Run("decorator: an annotation", func(t *testing.T) {
+		t.Parallel()
+		covers(t, "own writes: decorator annotation")
+		namespace := testkit.Namespace(t, admin)
+		h := serve(t, func(_ http.ResponseWriter, r *request) any {
+			step, _, _ := unstructured.NestedString(r.Object, "metadata", "annotations", "step")
+			return object{"annotations": object{"step": map[string]string{"": "1", "1": "2", "2": "3", "3": "3"}[step]}}
+		})
+		create(t, decorator(namespace, object{
+			"resources": []any{object{"apiVersion": "example.com/v1", "resource": "things", "labelSelector": object{"matchLabels": object{"test": namespace}}}},
+			"hooks":     object{"sync": at(h.URL)},
+		}))
+		create(t, thing(namespace, "a"))
+		testkit.Eventually(t, "the last step is there", func(context.Context) bool {
+			return get(t, "example.com/v1", "Thing", namespace, "a").GetAnnotations()["step"] == "3"
+		})
+		rests(t, h, namespace, 4)
+	})
+}
+
+// rests checks that a hook has been called so many times in all for the Thing a, and that it
+// is at rest then: an event later calls it once, and nothing is written.
+func rests(t *testing.T, h *hooks, namespace string, calls int) {
+	t.Helper()
+	asked := func(count int) {
+		t.Helper()
+		testkit.Eventually(t, fmt.Sprint("the hook is called ", count, " times"), func(context.Context) bool { return len(h.asked("")) >= count })
+	}
+	asked(calls)
+	before := get(t, "example.com/v1", "Thing", namespace, "a").Object["status"]
+	for _, late := range []string{"1", "2"} { // with the second call all that the first one wrote is there
+		patchThing(t, namespace, "a", fmt.Sprintf(`{"metadata":{"labels":{"late":%q}}}`, late))
+		calls++
+		asked(calls)
+	}
+	if now := get(t, "example.com/v1", "Thing", namespace, "a").Object["status"]; fmt.Sprint(now) != fmt.Sprint(before) {
+		t.Errorf("at rest the status became %v, and was %v", now, before)
+	}
+	if got := len(h.asked("")); got != calls {
+		t.Errorf("the hook was called %d times, want %d", got, calls)
+	}
+	if told := logged.FilterField(zap.String("parent", namespace+"/a")).All(); len(told) > 0 {
+		t.Errorf("it was logged: %v", told)
 	}
 }
 

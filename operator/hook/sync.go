@@ -44,13 +44,13 @@ type view struct {
 	// leaves as they are.
 	revisions []*compose.Object
 	left      map[compose.ID]bool
-	// moved says that somebody else has changed the parent since the hook was asked.
-	moved bool
 	// made says that a child has been created.
 	made bool
-	// updated says that a child, or a label or an annotation, has been changed, and contested
-	// that the status was, after somebody else had changed it.
-	updated, contested bool
+	// echo says that since the hook was last asked nothing has changed but what it wrote.
+	echo bool
+	// updated says that a child, or a label or an annotation, has been changed, and restated
+	// that the status was, in an echo or after somebody else had changed it.
+	updated, restated bool
 }
 
 // errBehind says that the cache does not have the last writes yet: nothing is known to have
@@ -86,10 +86,11 @@ func (p *parents) syncParent(ctx context.Context, key parentKey) error {
 	if err := p.customizeFor(ctx, v); err != nil {
 		return err
 	}
-	if !p.mustAsk(v) {
+	asked := p.digestOf(v)
+	if !p.mustAsk(v, asked) {
 		return nil
 	}
-	p.note(v, "")
+	p.note(v, "", asking)
 	began := time.Now()
 	v.state.wake(began)
 	answer, err := p.askNow(ctx, v, began)
@@ -99,24 +100,28 @@ func (p *parents) syncParent(ctx context.Context, key parentKey) error {
 	if err := p.follow(ctx, v, answer); err != nil {
 		return err
 	}
-	switch {
-	case v.moved:
-		p.queue.Add(key)
-	case v.made: // the event of a child calls the hook, even if that is gone again by then
-	default:
-		p.note(v, p.digestOf(v))
+	v.state.settled = p.digestOf(v)
+	// The event of what was written calls the hook, even if somebody has undone it by then.
+	if !v.made && v.state.settled == asked {
+		p.note(v, asking, asked)
 	}
 	p.schedule(v, answer, began)
+	if v.restated || v.updated {
+		return p.restless(v, time.Now())
+	}
 	return nil
 }
 
-// mustAsk reports whether anything has changed since the hook was asked, or its time has come.
-func (p *parents) mustAsk(v *view) bool {
-	asked, due := p.digestOf(v), v.state.due
+// mustAsk reports whether anything has changed since the hook was asked, by itself, too, or
+// its time has come.
+func (p *parents) mustAsk(v *view, asked string) bool {
+	due := v.state.due
+	late := !due.IsZero() && !time.Now().Before(due)
+	v.echo = !late && v.state.settled == asked
 	p.mu.Lock()
 	same := v.state.asked == asked
 	p.mu.Unlock()
-	if !same || !due.IsZero() && !time.Now().Before(due) {
+	if !same || late {
 		return true
 	}
 	if !due.IsZero() {
@@ -128,18 +133,33 @@ func (p *parents) mustAsk(v *view) bool {
 
 // askNow asks the hook about a parent as it is, unless it has changed too much too often.
 func (p *parents) askNow(ctx context.Context, v *view, now time.Time) (*protocol.Answer, error) {
-	if wait := v.state.churn.wait(v.parent.GetGeneration(), now); wait > 0 {
-		return nil, fault("DoesNotConverge", fmt.Sprintf("the hook wants something else at each call, or somebody else undoes what it wants: it has made %d changes within %s, while the parent stayed the same; it is called again in %s",
-			maxChurn, churnWithin, wait.Round(time.Second)), &protocol.RetryAfterError{After: wait})
+	if err := p.restless(v, now); err != nil {
+		return nil, err
 	}
 	return p.ask(ctx, v, v.parent, "")
 }
 
-// note notes what the hook has been asked about; "" has it called again in any case.
-func (p *parents) note(v *view, asked string) {
+// restless says that the hook of a parent changes too much too often.
+func (p *parents) restless(v *view, now time.Time) error {
+	wait := v.state.churn.wait(v.parent.GetGeneration(), now)
+	if wait == 0 {
+		return nil
+	}
+	return fault("DoesNotConverge", fmt.Sprintf("the hook wants something else at each call, or somebody else undoes what it wants: it has made more than %d changes, while the parent stayed the same; it is called once in %s",
+		maxChurn, churnEvery), &protocol.RetryAfterError{After: wait})
+}
+
+// asking stands for what the hook is being asked about: if that fails, it is asked again.
+const asking = "asking"
+
+// note notes what the hook has been asked about, unless it is to be called again in any case
+// since before.
+func (p *parents) note(v *view, before, asked string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	v.state.asked = asked
+	if before == "" || v.state.asked == before {
+		v.state.asked = asked
+	}
 }
 
 // enter says whether the parent is to be synced, and adds or removes the finalizer.
@@ -186,28 +206,17 @@ func (p *parents) setFinalizer(ctx context.Context, v *view, want bool) error {
 	if err != nil {
 		return fmt.Errorf("the finalizer of the parent: %w", err)
 	}
-	expected := v.parent.DeepCopy()
-	expected.SetFinalizers(fresh.GetFinalizers())
-	p.replace(v, expected, fresh)
+	p.replace(v, fresh)
 	return nil
 }
 
 // replace notes that the parent is another since it was written: what the cache had is old.
-// What is not as expected, somebody else has changed meanwhile.
-func (p *parents) replace(v *view, expected, after *compose.Object) {
-	v.moved = v.moved || written(expected) != written(after)
+func (p *parents) replace(v *view, after *compose.Object) {
 	if v.parent.GetResourceVersion() != after.GetResourceVersion() {
 		v.state.stale[v.parent.GetResourceVersion()] = time.Now()
 	}
 	after.SetManagedFields(nil)
 	v.parent = after
-}
-
-// written tells an object from what it was, but for what the API server counts and dates.
-func written(o *compose.Object) string {
-	rest := maps.Clone(o.Object)
-	delete(rest, "metadata")
-	return digest(rest, o.GetLabels(), o.GetAnnotations(), o.GetOwnerReferences(), o.GetFinalizers(), o.GetDeletionTimestamp())
 }
 
 // behindFor returns how long to wait for the cache to have what was last written.
@@ -320,26 +329,24 @@ func (p *parents) wrote(v *view, id compose.ID, before *compose.Object, verb str
 	if before != nil {
 		version = before.GetResourceVersion()
 	}
+	if verb == "delete" && time.Since(before.GetCreationTimestamp().Time) < youngChild {
+		v.updated = true // a hook that wants another name at each call
+	}
 	v.state.writes[id] = write{version, time.Now()}
 	writesTotal.WithLabelValues(p.metricName(), verb).Inc()
 }
 
-// digestOf tells whether the hook has been asked about all that there is now. The status
-// that it has returned itself is nothing new, and neither are counters.
+// digestOf tells whether the hook has been asked about all that there is now.
 func (p *parents) digestOf(v *view) string {
 	metadata := maps.Clone(v.parent.Object["metadata"].(map[string]any))
 	for _, field := range []string{"resourceVersion", "managedFields"} {
 		delete(metadata, field)
 	}
-	if v.kind.ignoringStatus {
-		delete(metadata, "generation")
-	}
 	rest := maps.Clone(v.parent.Object)
 	delete(rest, "metadata")
-	status := digest(rest["status"])
-	delete(rest, "status")
-	if v.kind.ignoringStatus || status == v.state.status {
-		status = ""
+	if v.kind.ignoringStatus && v.parent.GetDeletionTimestamp() == nil {
+		delete(metadata, "generation") // which a status counts, too, if it is no subresource
+		delete(rest, "status")
 	}
 	var versions []string
 	for _, child := range v.children {
@@ -356,7 +363,7 @@ func (p *parents) digestOf(v *view) string {
 			related[kind][name] = (&compose.Object{Object: object}).GetResourceVersion()
 		}
 	}
-	return digest(metadata, rest, status, versions, related, v.finalizing)
+	return digest(metadata, rest, versions, related, v.finalizing)
 }
 
 // ask calls the hook about the parent, or about what it was at a revision, and reads its
@@ -442,7 +449,7 @@ func (p *parents) follow(ctx context.Context, v *view, answer *protocol.Answer) 
 	} else {
 		problems = errors.Join(problems, p.decorate(ctx, v, answer))
 	}
-	if v.contested || v.updated && !p.rolls() {
+	if v.restated || v.updated && !p.rolls() {
 		v.state.churn.add(v.parent.GetGeneration(), time.Now())
 	}
 	if v.finalizing && answer.Finalized && problems == nil {
@@ -512,12 +519,10 @@ func (p *parents) putStatus(ctx context.Context, v *view, status map[string]any)
 		after, err := p.parentClient(v.key).UpdateStatus(ctx, update, metav1.UpdateOptions{FieldManager: apply.FieldManager})
 		if err == nil {
 			writesTotal.WithLabelValues(p.metricName(), "status").Inc()
-			v.contested = last != "" && last != digest(fresh.Object["status"])
+			v.restated = v.echo || last != "" && last != digest(fresh.Object["status"])
 			// As the API server keeps it, without the fields that its schema does not have.
 			v.state.status = digest(after.Object["status"])
-			expected := v.parent.DeepCopy()
-			expected.Object["status"] = after.Object["status"]
-			p.replace(v, expected, after)
+			p.replace(v, after)
 			return nil
 		}
 		if apierrors.IsNotFound(err) {
@@ -542,11 +547,7 @@ func equalJSON(a, b map[string]any) bool {
 
 // decorate sets the labels, annotations and status that a decorator wants.
 func (p *parents) decorate(ctx context.Context, v *view, answer *protocol.Answer) error {
-	expected := v.parent.DeepCopy()
-	labels, want := changed(v.parent.GetLabels(), answer.Labels)
-	expected.SetLabels(want)
-	annotations, want := changed(v.parent.GetAnnotations(), answer.Annotations)
-	expected.SetAnnotations(want)
+	labels, annotations := changed(v.parent.GetLabels(), answer.Labels), changed(v.parent.GetAnnotations(), answer.Annotations)
 	if len(labels)+len(annotations) > 0 {
 		body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": v.parent.GetUID(), "labels": labels, "annotations": annotations}})
 		if err != nil {
@@ -558,7 +559,7 @@ func (p *parents) decorate(ctx context.Context, v *view, answer *protocol.Answer
 		}
 		writesTotal.WithLabelValues(p.metricName(), "decorate").Inc()
 		v.updated = true
-		p.replace(v, expected, after)
+		p.replace(v, after)
 	}
 	if answer.Status == nil {
 		return nil
@@ -569,25 +570,17 @@ func (p *parents) decorate(ctx context.Context, v *view, answer *protocol.Answer
 	return p.putStatus(ctx, v, answer.Status)
 }
 
-// changed returns the patch that makes labels or annotations what a decorator wants, and
-// what they are then.
-func changed(have map[string]string, want map[string]*string) (patch map[string]any, after map[string]string) {
-	patch, after = map[string]any{}, maps.Clone(have)
+// changed returns the patch that makes labels or annotations what a decorator wants.
+func changed(have map[string]string, want map[string]*string) map[string]any {
+	patch := map[string]any{}
 	for key, value := range want {
 		now, has := have[key]
 		switch {
 		case value == nil && has:
 			patch[key] = nil
-			delete(after, key)
 		case value != nil && (!has || now != *value):
-			if after == nil {
-				after = map[string]string{}
-			}
-			patch[key], after[key] = *value, *value
+			patch[key] = *value
 		}
 	}
-	if len(after) == 0 {
-		after = nil
-	}
-	return patch, after
+	return patch
 }
