@@ -181,41 +181,46 @@ func TestAHookThatFailsChangesNothingAndHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-func TestAResponseWithoutChildrenMeansNoneInV1AndIsAnErrorInV2(t *testing.T) {
+func TestAResponseWithoutChildrenMeansNone(t *testing.T) {
 	t.Parallel()
 	running(t)
-	covers(t, "version v1", "version v2")
 	for _, version := range []string{"v1", "v2"} {
-		t.Run(version, func(t *testing.T) {
-			t.Parallel()
-			namespace := testkit.Namespace(t, admin)
-			h := serve(t, func(_ http.ResponseWriter, r *request) any {
-				if r.Parent["spec"] != nil {
-					return object{"status": object{}}
+		for _, kind := range []string{"CompositeController", "DecoratorController"} {
+			t.Run(kind+" "+version, func(t *testing.T) {
+				t.Parallel()
+				covers(t, "no children: "+kind+" "+version)
+				namespace := testkit.Namespace(t, admin)
+				h := serve(t, func(_ http.ResponseWriter, r *request) any {
+					seen := len(r.Children["ConfigMap.v1"]) + len(r.Attachments["ConfigMap.v1"])
+					if r.Parent["spec"] != nil || r.Object["spec"] != nil {
+						return object{"status": object{"left": seen}}
+					}
+					children := []any{configMap("x", object{"a": "b"})}
+					if kind == "DecoratorController" {
+						return object{"status": object{"seen": seen}, "attachments": children}
+					}
+					return object{"status": object{"seen": seen}, "children": children}
+				})
+				hooks := object{"sync": at(h.URL, object{"version": version})}
+				if kind == "CompositeController" {
+					create(t, composite(namespace, hooks, "InPlace"))
+				} else {
+					create(t, decorator(namespace, object{
+						"resources":   []any{object{"apiVersion": "example.com/v1", "resource": "things", "labelSelector": object{"matchLabels": object{"test": namespace}}}},
+						"attachments": []any{object{"apiVersion": "v1", "resource": "configmaps"}},
+						"hooks":       hooks,
+					}))
 				}
-				return object{"children": []any{configMap("x", object{"a": "b"})}}
+				create(t, thing(namespace, "a"))
+				status(t, namespace, "a", "seen", 1)
+				patchThing(t, namespace, "a", `{"spec":{}}`)
+				status(t, namespace, "a", "left", 0)
+				if get(t, "v1", "ConfigMap", namespace, "x") != nil {
+					t.Error("the child is there")
+				}
+				condition(t, kind, namespace, "Converged", metav1.ConditionTrue, "AsWanted")
 			})
-			create(t, composite(namespace, object{"sync": at(h.URL, object{"version": version})}, "InPlace"))
-			create(t, thing(namespace, "a"))
-			testkit.Eventually(t, "the hook has seen the child", func(context.Context) bool {
-				asked := h.asked("")
-				key := map[string]string{"v1": "x", "v2": namespace + "/x"}[version]
-				return len(asked) > 0 && asked[len(asked)-1].Children["ConfigMap.v1"][key] != nil
-			})
-			p := get(t, "example.com/v1", "Thing", namespace, "a")
-			p.Object["spec"] = object{}
-			if err := update(t.Context(), p); err != nil {
-				t.Fatal(err)
-			}
-			if version == "v1" {
-				testkit.Eventually(t, "the child is gone", func(context.Context) bool { return get(t, "v1", "ConfigMap", namespace, "x") == nil })
-				return
-			}
-			condition(t, "CompositeController", namespace, "Converged", metav1.ConditionFalse, "HookFailed", "no children", "v2")
-			if get(t, "v1", "ConfigMap", namespace, "x") == nil {
-				t.Error("the child is gone")
-			}
-		})
+		}
 	}
 }
 

@@ -384,7 +384,7 @@ func (p *parents) ask(ctx context.Context, v *view, parent *compose.Object, revi
 	if err != nil {
 		return nil, err
 	}
-	answer, err := read(response, v.hook.version, v.hook.strict)
+	answer, err := read(response, v.hook.strict)
 	if err != nil {
 		return nil, fault("HookFailed", "hooks."+v.hook.name+": "+err.Error())
 	}

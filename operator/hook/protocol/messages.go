@@ -17,8 +17,7 @@ import (
 // Version is the version of the protocol that a hook speaks.
 type Version string
 
-// The versions. In V2, objects with a namespace always have it in their key, and a response
-// without children is an error.
+// The versions. In V2, objects with a namespace always have it in their key.
 const (
 	V1 Version = "v1"
 	V2 Version = "v2"
@@ -68,7 +67,8 @@ type Answer struct {
 	Status map[string]any
 	// Labels and Annotations are those of a decorator; nil removes one.
 	Labels, Annotations map[string]*string
-	// Children are the children, or attachments, that the parent should have.
+	// Children are the children, or attachments, that the parent should have. A response
+	// without any is one with none, in each version, as in Metacontroller.
 	Children []*unstructured.Unstructured
 	// ResyncAfter is when the hook wants to be called again; 0 is never.
 	ResyncAfter time.Duration
@@ -84,14 +84,14 @@ type common struct {
 
 type syncResponse struct {
 	common
-	Children *[]*unstructuredObject `json:"children"`
+	Children []*unstructuredObject `json:"children"`
 }
 
 type decorateResponse struct {
 	common
-	Labels      map[string]*string     `json:"labels"`
-	Annotations map[string]*string     `json:"annotations"`
-	Attachments *[]*unstructuredObject `json:"attachments"`
+	Labels      map[string]*string    `json:"labels"`
+	Annotations map[string]*string    `json:"annotations"`
+	Attachments []*unstructuredObject `json:"attachments"`
 }
 
 // unstructuredObject is any JSON object. Unstructured itself would need a kind to decode.
@@ -101,42 +101,36 @@ type unstructuredObject map[string]any
 const MaxChildren = 10_000
 
 // ReadSync reads the response of the hooks sync and finalize of a CompositeController.
-func ReadSync(response []byte, version Version, strict bool) (*Answer, error) {
+func ReadSync(response []byte, strict bool) (*Answer, error) {
 	var r syncResponse
 	if err := decode(response, &r, strict); err != nil {
 		return nil, err
 	}
-	return r.answer("children", r.Children, version)
+	return r.answer("children", r.Children)
 }
 
 // ReadDecorate reads the response of the hooks sync and finalize of a DecoratorController.
-func ReadDecorate(response []byte, version Version, strict bool) (*Answer, error) {
+func ReadDecorate(response []byte, strict bool) (*Answer, error) {
 	var r decorateResponse
 	if err := decode(response, &r, strict); err != nil {
 		return nil, err
 	}
-	answer, err := r.answer("attachments", r.Attachments, version)
+	answer, err := r.answer("attachments", r.Attachments)
 	if err == nil {
 		answer.Labels, answer.Annotations = r.Labels, r.Annotations
 	}
 	return answer, err
 }
 
-func (c *common) answer(field string, objects *[]*unstructuredObject, version Version) (*Answer, error) {
-	if objects == nil && version == V2 {
-		return nil, fmt.Errorf("the response has no %s: in v2 that is an error; return [] if there are to be none", field)
-	}
+func (c *common) answer(field string, objects []*unstructuredObject) (*Answer, error) {
 	answer := &Answer{Status: c.Status, Finalized: c.Finalized}
 	// The longest Duration is 292 years. What is left until a time in the past is negative: a
 	// refusal would keep a child from being removed when its time is over.
 	answer.ResyncAfter = time.Duration(max(0, min(c.ResyncAfterSeconds, 1e9)) * float64(time.Second))
-	if objects == nil {
-		return answer, nil
+	if len(objects) > MaxChildren {
+		return nil, fmt.Errorf("the response has %d %s, more than %d", len(objects), field, MaxChildren)
 	}
-	if len(*objects) > MaxChildren {
-		return nil, fmt.Errorf("the response has %d %s, more than %d", len(*objects), field, MaxChildren)
-	}
-	for i, object := range *objects {
+	for i, object := range objects {
 		if object == nil {
 			return nil, fmt.Errorf("%s[%d] is null", field, i)
 		}

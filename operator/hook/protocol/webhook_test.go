@@ -178,51 +178,48 @@ func TestAWebhookIsURLOrServiceAndPath(t *testing.T) {
 	}
 }
 
-func TestResponsesAreReadAsTheirVersionSays(t *testing.T) {
+func TestResponsesAreReadAsTheirModeSays(t *testing.T) {
 	for name, each := range map[string]struct {
 		response string
-		version  protocol.Version
 		strict   bool
 		want     string
 	}{
-		"v1 without children":          {`{}`, protocol.V1, false, ""},
-		"v1 with null":                 {`{"children":null}`, protocol.V1, false, ""},
-		"v2 without children":          {`{}`, protocol.V2, true, "no children"},
-		"v2 with null":                 {`{"children":null}`, protocol.V2, true, "no children"},
-		"v2 with none":                 {`{"children":[]}`, protocol.V2, true, ""},
-		"an unknown field, loose":      {`{"more":1}`, protocol.V1, false, ""},
-		"an unknown field, strict":     {`{"more":1}`, protocol.V1, true, "more"},
-		"a duplicate field, strict":    {`{"status":{},"status":{}}`, protocol.V1, true, "status"},
-		"a field of the child, strict": {`{"children":[{"apiVersion":"v1","kind":"A","metadata":{"name":"a"},"own":{"field":1}}]}`, protocol.V2, true, ""},
-		"a child without a kind":       {`{"children":[{"metadata":{"name":"a"}}]}`, protocol.V1, false, "kind"},
-		"a child without a name":       {`{"children":[{"apiVersion":"v1","kind":"A"}]}`, protocol.V1, false, "metadata.name"},
-		"a null child":                 {`{"children":[null]}`, protocol.V1, false, "null"},
-		"endless time":                 {`{"resyncAfterSeconds":1e999}`, protocol.V1, false, "resyncAfterSeconds"},
-		"a label that is a number":     {`{"children":[{"apiVersion":"v1","kind":"A","metadata":{"name":"a","labels":{"app":"b","tier":1}}}]}`, protocol.V1, false, "metadata.labels: the value of tier must be a string"},
-		"an annotation that is a list": {`{"children":[{"apiVersion":"v1","kind":"A","metadata":{"name":"a","annotations":{"b":["c"]}}}]}`, protocol.V1, false, "metadata.annotations: the value of b must be a string"},
-		"annotations that are a list":  {`{"children":[{"apiVersion":"v1","kind":"A","metadata":{"name":"a","annotations":["c"]}}]}`, protocol.V1, false, "metadata.annotations is no object"},
-		"an annotation that is null":   {`{"children":[{"apiVersion":"v1","kind":"A","metadata":{"name":"a","annotations":{"b":null}}}]}`, protocol.V1, false, ""},
-		"no JSON":                      {`<html>`, protocol.V1, false, "JSON"},
-		"a list":                       {`[]`, protocol.V1, false, "JSON object"},
-		"too many values":              {`{"status":{"a":[` + strings.Repeat("{},", 500_000) + `{}]}}`, protocol.V1, false, "more than 500000 values"},
-		"many commas in a text":        {`{"status":{"a":"` + strings.Repeat(",", 600_000) + `"}}`, protocol.V1, false, ""},
+		"without children":             {`{"status":{}}`, true, ""},
+		"null as children":             {`{"children":null}`, true, ""},
+		"no children":                  {`{"children":[]}`, true, ""},
+		"an unknown field, loose":      {`{"more":1}`, false, ""},
+		"an unknown field, strict":     {`{"more":1}`, true, "more"},
+		"a duplicate field, strict":    {`{"status":{},"status":{}}`, true, "status"},
+		"a field of the child, strict": {`{"children":[{"apiVersion":"v1","kind":"A","metadata":{"name":"a"},"own":{"field":1}}]}`, true, ""},
+		"a child without a kind":       {`{"children":[{"metadata":{"name":"a"}}]}`, false, "kind"},
+		"a child without a name":       {`{"children":[{"apiVersion":"v1","kind":"A"}]}`, false, "metadata.name"},
+		"a null child":                 {`{"children":[null]}`, false, "null"},
+		"endless time":                 {`{"resyncAfterSeconds":1e999}`, false, "resyncAfterSeconds"},
+		"a label that is a number":     {`{"children":[{"apiVersion":"v1","kind":"A","metadata":{"name":"a","labels":{"app":"b","tier":1}}}]}`, false, "metadata.labels: the value of tier must be a string"},
+		"an annotation that is a list": {`{"children":[{"apiVersion":"v1","kind":"A","metadata":{"name":"a","annotations":{"b":["c"]}}}]}`, false, "metadata.annotations: the value of b must be a string"},
+		"annotations that are a list":  {`{"children":[{"apiVersion":"v1","kind":"A","metadata":{"name":"a","annotations":["c"]}}]}`, false, "metadata.annotations is no object"},
+		"an annotation that is null":   {`{"children":[{"apiVersion":"v1","kind":"A","metadata":{"name":"a","annotations":{"b":null}}}]}`, false, ""},
+		"no JSON":                      {`<html>`, false, "JSON"},
+		"a list":                       {`[]`, false, "JSON object"},
+		"too many values":              {`{"status":{"a":[` + strings.Repeat("{},", 500_000) + `{}]}}`, false, "more than 500000 values"},
+		"many commas in a text":        {`{"status":{"a":"` + strings.Repeat(",", 600_000) + `"}}`, false, ""},
 	} {
-		_, err := protocol.ReadSync([]byte(each.response), each.version, each.strict)
+		_, err := protocol.ReadSync([]byte(each.response), each.strict)
 		if (err == nil) != (each.want == "") || err != nil && !strings.Contains(err.Error(), each.want) {
 			t.Errorf("%s: %v, want %q", name, err, each.want)
 		}
 	}
-	answer, err := protocol.ReadSync([]byte(`{"resyncAfterSeconds":12.5,"finalized":true,"children":[{"apiVersion":"v1","kind":"A","metadata":{"name":"a"},"n":9007199254740993}]}`), protocol.V1, false)
+	answer, err := protocol.ReadSync([]byte(`{"resyncAfterSeconds":12.5,"finalized":true,"children":[{"apiVersion":"v1","kind":"A","metadata":{"name":"a"},"n":9007199254740993}]}`), false)
 	if err != nil || answer.ResyncAfter != 12500*time.Millisecond || !answer.Finalized || answer.Children[0].Object["n"] != int64(9007199254740993) {
 		t.Errorf("%+v, %v", answer, err)
 	}
 	for _, seconds := range []string{"0", "-0.5", "-1e300"} {
-		answer, err := protocol.ReadSync([]byte(`{"resyncAfterSeconds":`+seconds+`,"finalized":true}`), protocol.V1, false)
+		answer, err := protocol.ReadSync([]byte(`{"resyncAfterSeconds":`+seconds+`,"finalized":true}`), false)
 		if err != nil || answer.ResyncAfter != 0 || !answer.Finalized {
 			t.Errorf("resyncAfterSeconds %s: %+v, %v", seconds, answer, err)
 		}
 	}
-	decorated, err := protocol.ReadDecorate([]byte(`{"labels":{"a":"b","c":null},"attachments":[]}`), protocol.V2, true)
+	decorated, err := protocol.ReadDecorate([]byte(`{"labels":{"a":"b","c":null},"attachments":[]}`), true)
 	if err != nil || len(decorated.Labels) != 2 || decorated.Labels["c"] != nil || *decorated.Labels["a"] != "b" || decorated.Status != nil {
 		t.Errorf("%+v, %v", decorated, err)
 	}

@@ -189,20 +189,14 @@ func (c *controller) review(ctx context.Context, out io.Writer, parent *unstruct
 		return err
 	}
 	var answer struct {
-		Status   map[string]any    `json:"status"`
-		Children *[]map[string]any `json:"children"`
-		Resync   float64           `json:"resyncAfterSeconds"`
+		Status   map[string]any   `json:"status"`
+		Children []map[string]any `json:"children"`
+		Resync   float64          `json:"resyncAfterSeconds"`
 	}
 	if err := json.Unmarshal(response, &answer); err != nil {
 		return fmt.Errorf("the response: %w", err)
 	}
-	if answer.Children == nil {
-		if c.v2 {
-			return errors.New("the response has no children: in v2 that is an error; return [] if there are to be none")
-		}
-		answer.Children = &[]map[string]any{}
-	}
-	desired, err := c.desired(parent, *answer.Children)
+	desired, err := c.desired(parent, answer.Children)
 	if err != nil {
 		return err
 	}

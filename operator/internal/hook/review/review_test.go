@@ -166,7 +166,6 @@ func TestWhatCannotBeReviewedIsSaid(t *testing.T) {
 		"a web server":                 {"rego:", "webhook:", "spec.hooks.sync.rego is not set: only hooks that are policies"},
 		"a policy that is wrong":       {"POLICY", "children := [", "CompositeController c: inline:"},
 		"a policy that is not there":   {"inline: |", "configMap: {name: p, namespace: ns, key: k}\n        x: |", "configmap/ns/p/k: the manifests do not have the ConfigMap"},
-		"no children in v2":            {"VERSION", "v2", "the response has no children: in v2 that is an error"},
 		"a child of another kind":      {"POLICY", `children := [{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}}]`, "children[0], Secret ns/s, is of no kind in spec.childResources"},
 		"a child without a name":       {"POLICY", `children := [{"apiVersion": "v1", "kind": "ConfigMap"}]`, "children[0] has no apiVersion, no kind or no metadata.name"},
 		"a child twice":                {"POLICY", "children := [" + child + ", " + child + "]", "children has ConfigMap ns/c twice"},
@@ -207,12 +206,14 @@ func TestManifestsThatAreWrongAreNamed(t *testing.T) {
 }
 
 func TestAReviewLeavesWhatTheEngineWrites(t *testing.T) {
-	text := strings.NewReplacer("VERSION", "v1", "POLICY", "resyncAfterSeconds := 90").Replace(ofFoo)
-	var out strings.Builder
-	if err := Run(t.Context(), &out, read(t, text), Options{}); err != nil {
-		t.Fatal(err)
-	}
-	if want := "Foo ns/f, by CompositeController c\nunchanged: status\nasked again after 1m30s\n"; out.String() != want {
-		t.Errorf("got\n%s\nwant\n%s", &out, want)
+	for _, version := range []string{"v1", "v2"} {
+		text := strings.NewReplacer("VERSION", version, "POLICY", "resyncAfterSeconds := 90").Replace(ofFoo)
+		var out strings.Builder
+		if err := Run(t.Context(), &out, read(t, text), Options{}); err != nil {
+			t.Fatal(err)
+		}
+		if want := "Foo ns/f, by CompositeController c\nunchanged: status\nasked again after 1m30s\n"; out.String() != want {
+			t.Errorf("%s: got\n%s\nwant\n%s", version, &out, want)
+		}
 	}
 }
