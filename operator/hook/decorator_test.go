@@ -80,6 +80,51 @@ func TestADecoratorAttachesAndMarksWhatItsSelectorsSelect(t *testing.T) {
 	})
 }
 
+func TestADecoratorReplacesTheStatusOfAKindWithoutTheSubresource(t *testing.T) {
+	t.Parallel()
+	running(t)
+	for name, each := range map[string]struct {
+		parent    object
+		first     object
+		want      any
+		converged metav1.ConditionStatus
+		reason    string
+	}{
+		"a status":                       {named("example.com/v1", "Bare", "", "a"), object{"first": "yes"}, object{"second": "yes"}, metav1.ConditionTrue, "AsWanted"},
+		"none, of a kind without status": {named("v1", "ConfigMap", "", "a"), nil, nil, metav1.ConditionTrue, "AsWanted"},
+		"one, of a kind without status":  {named("v1", "ConfigMap", "", "a"), object{"first": "yes"}, nil, metav1.ConditionFalse, "NoStatus"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			covers(t, "decorator: status without subresource: "+name)
+			namespace := testkit.Namespace(t, admin)
+			h := serve(t, func(_ http.ResponseWriter, r *request) any {
+				switch {
+				case each.first == nil:
+					return object{"status": object{}}
+				case r.Object["status"] == nil:
+					return object{"status": each.first}
+				}
+				return object{"status": object{"second": "yes"}}
+			})
+			metadata := each.parent["metadata"].(object)
+			metadata["namespace"], metadata["labels"] = namespace, object{"test": namespace}
+			resource := map[string]string{"Bare": "bares", "ConfigMap": "configmaps"}[each.parent["kind"].(string)]
+			create(t, decorator(namespace, object{
+				"resources": []any{object{"apiVersion": each.parent["apiVersion"], "resource": resource, "labelSelector": object{"matchLabels": object{"test": namespace}}}},
+				"hooks":     object{"sync": at(h.URL)},
+			}))
+			parent := create(t, each.parent)
+			testkit.Eventually(t, "the hook is called", func(context.Context) bool { return len(h.asked("")) > 0 })
+			condition(t, "DecoratorController", namespace, "Converged", each.converged, each.reason)
+			testkit.Eventually(t, "the status is as wanted", func(context.Context) bool {
+				now := get(t, parent.GetAPIVersion(), parent.GetKind(), namespace, "a")
+				return fmt.Sprint(now.Object["status"]) == fmt.Sprint(each.want)
+			})
+		})
+	}
+}
+
 func TestAnObjectOfAnotherNamespaceIsNoAttachmentWhateverItSays(t *testing.T) {
 	t.Parallel()
 	running(t)

@@ -514,12 +514,12 @@ func (p *parents) putStatus(ctx context.Context, v *view, status map[string]any)
 		if now, _ := fresh.Object["status"].(map[string]any); equalJSON(now, status) {
 			return nil
 		}
-		update := fresh.DeepCopy()
-		update.Object["status"] = status
-		after, err := p.parentClient(v.key).UpdateStatus(ctx, update, metav1.UpdateOptions{FieldManager: apply.FieldManager})
+		after, err := p.sendStatus(ctx, v, fresh, status)
 		if err == nil {
-			writesTotal.WithLabelValues(p.metricName(), "status").Inc()
-			v.restated = v.echo || last != "" && last != digest(fresh.Object["status"])
+			if after.GetResourceVersion() != fresh.GetResourceVersion() {
+				writesTotal.WithLabelValues(p.metricName(), "status").Inc()
+				v.restated = v.echo || last != "" && last != digest(fresh.Object["status"])
+			}
 			// As the API server keeps it, without the fields that its schema does not have.
 			v.state.status = digest(after.Object["status"])
 			p.replace(v, after)
@@ -541,8 +541,29 @@ func (p *parents) putStatus(ctx context.Context, v *view, status map[string]any)
 	return errors.New("the status of the parent: somebody else writes it all the time")
 }
 
+// sendStatus replaces the status, by its subresource if the kind has one.
+func (p *parents) sendStatus(ctx context.Context, v *view, fresh *compose.Object, status map[string]any) (*compose.Object, error) {
+	if v.kind.hasStatus {
+		update := fresh.DeepCopy()
+		update.Object["status"] = status
+		return p.parentClient(v.key).UpdateStatus(ctx, update, metav1.UpdateOptions{FieldManager: apply.FieldManager})
+	}
+	patch, err := json.Marshal([]map[string]any{
+		{"op": "add", "path": "/metadata/uid", "value": fresh.GetUID()}, // with another one it is a conflict
+		{"op": "add", "path": "/status", "value": status},
+	})
+	if err != nil {
+		return nil, err
+	}
+	after, err := p.parentClient(v.key).Patch(ctx, fresh.GetName(), types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: apply.FieldManager, FieldValidation: metav1.FieldValidationIgnore})
+	if err == nil && after.Object["status"] == nil {
+		return nil, fault("NoStatus", fmt.Sprintf("the hook returned a status, and %s has no field of this name: leave it out", v.kind.Kind), errLeftAlone)
+	}
+	return after, err
+}
+
 func equalJSON(a, b map[string]any) bool {
-	return reflect.DeepEqual(a, b) || digest(a) == digest(b)
+	return len(a)+len(b) == 0 || reflect.DeepEqual(a, b) || digest(a) == digest(b)
 }
 
 // decorate sets the labels, annotations and status that a decorator wants.
@@ -563,9 +584,6 @@ func (p *parents) decorate(ctx context.Context, v *view, answer *protocol.Answer
 	}
 	if answer.Status == nil {
 		return nil
-	}
-	if !v.kind.hasStatus {
-		return fault("NoStatus", fmt.Sprintf("the hook returned a status, and %s has no status subresource", v.kind.Kind))
 	}
 	return p.putStatus(ctx, v, answer.Status)
 }
