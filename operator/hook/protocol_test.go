@@ -576,6 +576,68 @@ func TestAParentThatIsSelectedNoMoreIsFinalized(t *testing.T) {
 	})
 }
 
+// Somebody else's finalizer keeps it.
+func TestAParentThatIsBeingDeletedIsSyncedWithoutItsChildren(t *testing.T) {
+	t.Parallel()
+	running(t)
+	for name, each := range map[string]struct {
+		finalize, deletedBefore bool
+		path                    string
+	}{
+		"no finalize":                         {false, false, "/sync"},
+		"no finalize, deleted before":         {false, true, "/sync"},
+		"finalize, after its finalizer":       {true, false, "/finalize"},
+		"finalize, deleted before, unadopted": {true, true, "/finalize"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			covers(t, "being deleted: "+name)
+			namespace := testkit.Namespace(t, admin)
+			h := serve(t, func(_ http.ResponseWriter, r *request) any {
+				metadata := r.Parent["metadata"].(object)
+				children := []any{configMap("x", nil)}
+				if metadata["deletionTimestamp"] == nil {
+					return object{"children": children}
+				}
+				held := !strings.Contains(fmt.Sprint(metadata["finalizers"]), "metacontroller.io")
+				if held { // the children are nobody's any more
+					children = []any{configMap("y", nil)}
+				}
+				return object{"children": children, "finalized": true, "status": object{"path": r.path, "finalizing": r.Finalizing, "held": held}}
+			})
+			hooks := object{"sync": at(h.URL + "/sync")}
+			if each.finalize {
+				hooks["finalize"] = at(h.URL + "/finalize")
+			}
+			controller := composite(namespace, hooks, "")
+			parent := thing(namespace, "a")
+			parent["metadata"].(object)["finalizers"] = []any{"example.com/others"}
+			t.Cleanup(func() {
+				u := &unstructured.Unstructured{Object: named("example.com/v1", "Thing", namespace, "a")}
+				_ = admin.Patch(context.WithoutCancel(t.Context()), u, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
+			})
+			created := create(t, parent)
+			if !each.deletedBefore {
+				create(t, controller)
+				testkit.Eventually(t, "the child is there", func(context.Context) bool { return get(t, "v1", "ConfigMap", namespace, "x") != nil })
+			}
+			if err := admin.Delete(t.Context(), created); err != nil {
+				t.Fatal(err)
+			}
+			if each.deletedBefore {
+				create(t, controller)
+			}
+			status(t, namespace, "a", "held", true)
+			status(t, namespace, "a", "path", each.path)
+			status(t, namespace, "a", "finalizing", each.finalize)
+			if made, kept := get(t, "v1", "ConfigMap", namespace, "y") != nil, get(t, "v1", "ConfigMap", namespace, "x") != nil; made || kept == each.deletedBefore {
+				t.Errorf("x is there: %t, y is there: %t", kept, made)
+			}
+			condition(t, "CompositeController", namespace, "Converged", metav1.ConditionTrue, "")
+		})
+	}
+}
+
 func TestAChangeDuringACallIsNotLost(t *testing.T) {
 	t.Parallel()
 	running(t)

@@ -37,9 +37,12 @@ type view struct {
 	parent     *compose.Object
 	state      *state
 	children   []*compose.Object
-	finalizing bool
 	hook       *boundHook
-	related    protocol.Objects
+	finalizing bool
+	// deleting says that the parent is being deleted, and managed that its children are
+	// written all the same.
+	deleting, managed bool
+	related           protocol.Objects
 	// revisions are the parent's ControllerRevisions, and left the children that a rollout
 	// leaves as they are.
 	revisions []*compose.Object
@@ -162,33 +165,41 @@ func (p *parents) note(v *view, before, asked string) {
 	}
 }
 
-// enter says whether the parent is to be synced, and adds or removes the finalizer.
+// enter says whether the parent is to be synced, by which hook, and whether its children are,
+// and adds or removes the finalizer.
 func (p *parents) enter(ctx context.Context, v *view) (proceed bool, err error) {
-	deleting, selected := v.parent.GetDeletionTimestamp() != nil, v.kind.selects(v.parent)
-	has := slices.Contains(v.parent.GetFinalizers(), p.finalizer())
-	v.finalizing = deleting || !selected
-	switch {
-	case p.finalize == nil && has:
-		if err := p.setFinalizer(ctx, v, false); err != nil {
+	v.deleting = v.parent.GetDeletionTimestamp() != nil
+	selected := v.kind.selects(v.parent)
+	if has := p.finalizes(v.parent); p.finalize == nil && has || p.finalize != nil && !has && selected && !v.deleting {
+		if err := p.setFinalizer(ctx, v, !has); err != nil {
 			return false, err
 		}
-		return selected && !deleting, nil
-	case v.finalizing && !has:
-		p.drop(v.key)
-		return false, nil
-	case v.finalizing:
-		v.hook = p.finalize
-		return true, nil
-	case p.finalize != nil && !has:
-		if err := p.setFinalizer(ctx, v, true); err != nil {
-			return false, err
+		if has && v.deleting { // if something else keeps it, there is an event
+			return false, nil
 		}
 	}
+	has := p.finalizes(v.parent)
+	if !selected && !has {
+		p.drop(v.key)
+		return false, nil
+	}
 	v.hook = p.sync
+	if v.finalizing = p.finalize != nil && (v.deleting || !selected); v.finalizing {
+		v.hook = p.finalize
+	}
+	v.managed = !v.deleting || has && !collected(v.parent)
 	return true, nil
 }
 
+// finalizes says whether a parent has the controller's finalizer.
+func (p *parents) finalizes(parent *compose.Object) bool {
+	return slices.Contains(parent.GetFinalizers(), p.finalizer())
+}
+
 func (p *parents) setFinalizer(ctx context.Context, v *view, want bool) error {
+	if p.finalizes(v.parent) == want {
+		return nil
+	}
 	finalizers := slices.DeleteFunc(v.parent.GetFinalizers(), func(f string) bool { return f == p.finalizer() })
 	if want {
 		finalizers = append(finalizers, p.finalizer())
@@ -285,7 +296,7 @@ func (p *parents) claim(ctx context.Context, v *view) error {
 	}
 	claimed := compose.Claim(v.parent, selector, slices.DeleteFunc(candidates, other))
 	v.children = claimed.Owned
-	if v.finalizing {
+	if v.finalizing || v.deleting {
 		return nil
 	}
 	if p.revisionLease != nil {
@@ -344,7 +355,7 @@ func (p *parents) digestOf(v *view) string {
 	}
 	rest := maps.Clone(v.parent.Object)
 	delete(rest, "metadata")
-	if v.kind.ignoringStatus && v.parent.GetDeletionTimestamp() == nil {
+	if v.kind.ignoringStatus && !v.deleting {
 		delete(metadata, "generation") // which a status counts, too, if it is no subresource
 		delete(rest, "status")
 	}
@@ -436,12 +447,12 @@ func (p *parents) follow(ctx context.Context, v *view, answer *protocol.Answer) 
 		return err
 	}
 	var problems error
-	if p.revisionLease != nil && !v.finalizing {
+	if p.revisionLease != nil && !v.finalizing && !v.deleting {
 		if wanted, problems = p.roll(ctx, v, answer, wanted); wanted == nil {
 			return problems
 		}
 	}
-	if !collected(v.parent) {
+	if v.managed {
 		problems = errors.Join(problems, p.manage(ctx, v, wanted))
 	}
 	if p.composite {
@@ -458,11 +469,10 @@ func (p *parents) follow(ctx context.Context, v *view, answer *protocol.Answer) 
 	return problems
 }
 
-// collected says whether the API server's garbage collector has the children: it deletes
-// them before their parent, or makes them orphans.
+// collected says whether the garbage collector has the children of a parent that is being
+// deleted: it deletes them before their parent, or makes them orphans.
 func collected(parent *compose.Object) bool {
-	return parent.GetDeletionTimestamp() != nil &&
-		(slices.Contains(parent.GetFinalizers(), metav1.FinalizerDeleteDependents) || slices.Contains(parent.GetFinalizers(), metav1.FinalizerOrphanDependents))
+	return slices.Contains(parent.GetFinalizers(), metav1.FinalizerDeleteDependents) || slices.Contains(parent.GetFinalizers(), metav1.FinalizerOrphanDependents)
 }
 
 // schedule has the hook called again when it wants, when the period is over, or when a
