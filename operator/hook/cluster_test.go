@@ -1,6 +1,7 @@
 package hook_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +20,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -371,5 +374,33 @@ func condition(t *testing.T, kind, name, condition string, status metav1.Conditi
 			}
 		}
 		return true
+	})
+}
+
+// event waits for an Event about an object whose note has all parts.
+func event(t *testing.T, kind, namespace, name, reason string, parts ...string) {
+	t.Helper()
+	var notes []string
+	defer func() {
+		if t.Failed() {
+			t.Logf("the Events are %q", notes)
+		}
+	}()
+	testkit.Eventually(t, fmt.Sprintf("%s %s has the Event %s %q", kind, name, reason, parts), func(ctx context.Context) bool {
+		var events eventsv1.EventList
+		if admin.List(ctx, &events, client.InNamespace(cmp.Or(namespace, metav1.NamespaceDefault))) != nil {
+			return false
+		}
+		notes = nil
+		for _, e := range events.Items {
+			if e.Regarding.Kind != kind || e.Regarding.Name != name {
+				continue
+			}
+			notes = append(notes, e.Reason+" "+e.Note)
+			if e.Reason == reason && !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(e.Note, part) }) {
+				return true
+			}
+		}
+		return false
 	})
 }

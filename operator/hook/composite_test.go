@@ -5,14 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -168,6 +166,7 @@ func TestAHookThatFailsChangesNothingAndHoldsUpNoOther(t *testing.T) {
 				t.Fatal(err)
 			}
 			condition(t, "CompositeController", namespace, "Converged", metav1.ConditionFalse, "HookFailed", namespace+"/a")
+			event(t, "Thing", namespace, "a", "SyncError", "HookFailed")
 			if after := get(t, "v1", "ConfigMap", namespace, "x"); after == nil || after.GetResourceVersion() != before {
 				t.Errorf("the child was changed: %v", after)
 			}
@@ -505,12 +504,9 @@ func TestParentsAreToldThatTheFinalizerOfADeletedControllerStays(t *testing.T) {
 	if err := admin.Delete(t.Context(), controller); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, "an Event says that it stays", func(ctx context.Context) bool {
-		var events eventsv1.EventList
-		return admin.List(ctx, &events, client.InNamespace(namespace)) == nil && slices.ContainsFunc(events.Items, func(e eventsv1.Event) bool {
-			return e.Reason == "FinalizerLeft" && e.Regarding.UID == parent().GetUID() && strings.Contains(e.Note, "metacontroller.io/compositecontroller-"+namespace)
-		})
-	})
+	event(t, "CompositeController", "", namespace, "Started")
+	event(t, "CompositeController", "", namespace, "Stopped")
+	event(t, "Thing", namespace, "a", "FinalizerLeft", "metacontroller.io/compositecontroller-"+namespace)
 	if err := admin.Delete(t.Context(), parent()); err != nil {
 		t.Fatal(err)
 	}

@@ -143,7 +143,6 @@ func startParents(e *engine, d *definition, report *report) *parents {
 	d.mu.Lock()
 	d.changed = p.resyncAll
 	d.mu.Unlock()
-	p.done.Go(func() { report.run(ctx) })
 	p.done.Go(func() { p.run(ctx) })
 	return p
 }

@@ -1,6 +1,7 @@
 package hook_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"fmt"
@@ -191,6 +192,8 @@ func TestWhatIsWrongWithAControllerIsACondition(t *testing.T) {
 			t.Parallel()
 			name := "wrong-" + name
 			create(t, composite(name, object{"sync": each.hook}, "InPlace", each.with))
+			reason := map[string]string{"NoStatus": "SyncError", "MissingRight": "SyncError"}[each.reason]
+			event(t, "CompositeController", "", name, cmp.Or(reason, "CreateError"), append(each.has, each.reason)...)
 			condition(t, "CompositeController", name, "Ready", metav1.ConditionFalse, each.reason, each.has...)
 			if each.reason == "MissingRight" || each.reason == "NoStatus" {
 				return // they are tried again
@@ -216,6 +219,83 @@ func TestWhatIsWrongWithAControllerIsACondition(t *testing.T) {
 	})
 }
 
+func TestTheStatusOfAControllerIsWrittenASecondAfterItsChange(t *testing.T) {
+	t.Parallel()
+	running(t)
+	namespace := testkit.Namespace(t, admin)
+	h := serve(t, func(http.ResponseWriter, *request) any { return object{} })
+	u := create(t, composite(namespace, object{"sync": at(h.URL)}, "InPlace"))
+	changed := u.GetCreationTimestamp().Time
+	for generation := int64(1); generation <= 2; generation++ {
+		var now *unstructured.Unstructured
+		testkit.Eventually(t, "the status is of this generation", func(context.Context) bool {
+			now = get(t, "metacontroller.k8s.io/v1alpha1", "CompositeController", "", namespace)
+			observed, _, _ := unstructured.NestedInt64(now.Object, "status", "observedGeneration")
+			return observed == generation
+		})
+		for _, fields := range now.GetManagedFields() {
+			if after := fields.Time.Sub(changed); fields.Subresource == "status" && after < time.Second {
+				t.Errorf("the status of generation %d came after %s: a client that changed the object again, with the version that it knows, would have a conflict", generation, after)
+			}
+		}
+		_ = unstructured.SetNestedField(now.Object, int64(60), "spec", "resyncPeriodSeconds")
+		if err := admin.Update(t.Context(), now); err != nil {
+			t.Fatal(err)
+		}
+		for _, fields := range now.GetManagedFields() {
+			if fields.Subresource == "" && fields.Time.After(changed) {
+				changed = fields.Time.Time
+			}
+		}
+	}
+}
+
+// This test runs while the others wait: it changes a kind that they use.
+func TestConditionsThatTheirDefinitionDropsAreSaid(t *testing.T) {
+	running(t)
+	name := testkit.Namespace(t, admin)
+	h := serve(t, func(http.ResponseWriter, *request) any { return object{"status": object{"called": true}} })
+	probe := create(t, composite(name+"-probe", object{}, ""))
+	kept := func(want bool) {
+		t.Helper()
+		testkit.Within(t, time.Minute, fmt.Sprint("conditions are kept: ", want), func(ctx context.Context) bool {
+			u := probe.DeepCopy()
+			patch := `{"status":{"conditions":[{"type":"Probe","status":"True","reason":"A","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
+			err := admin.Status().Patch(ctx, u, client.RawPatch(types.MergePatchType, []byte(patch)), client.DryRunAll)
+			_, has, _ := unstructured.NestedFieldNoCopy(u.Object, "status", "conditions")
+			return err == nil && has == want
+		})
+	}
+	kept(true)
+	status := func(schema any) any {
+		t.Helper()
+		definition := get(t, "apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "compositecontrollers.metacontroller.k8s.io")
+		versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
+		properties, _, _ := unstructured.NestedMap(versions[0].(object), "schema", "openAPIV3Schema", "properties")
+		was := properties["status"]
+		properties["status"] = schema
+		_ = unstructured.SetNestedMap(versions[0].(object), properties, "schema", "openAPIV3Schema", "properties")
+		_ = unstructured.SetNestedSlice(definition.Object, versions, "spec", "versions")
+		if err := admin.Update(t.Context(), definition); err != nil {
+			t.Fatal(err)
+		}
+		return was
+	}
+	ours := status(object{"type": "object"}) // as in Metacontroller's definition
+	defer func() {
+		status(ours)
+		kept(true)
+	}()
+	kept(false)
+	create(t, composite(name, object{"sync": at(h.URL)}, ""))
+	event(t, "CompositeController", "", name, "ConditionsLost", "compositecontrollers.metacontroller.k8s.io", "apply")
+	if told := logged.FilterField(zap.String("controller", name)).FilterMessageSnippet("conditions"); told.Len() != 1 {
+		t.Errorf("it is logged %d times", told.Len())
+	}
+	create(t, thing(name, "a"))
+	testkit.Eventually(t, "the hook is called all the same", func(context.Context) bool { return len(h.asked("")) > 0 })
+}
+
 // The API server names each rule of the role admin that the operator does not have: 20 KiB.
 func TestAMissingRightToWriteIsNamedOnceAndShortlyAndItsGrantNoticed(t *testing.T) {
 	t.Parallel()
@@ -238,8 +318,8 @@ func TestAMissingRightToWriteIsNamedOnceAndShortlyAndItsGrantNoticed(t *testing.
 		t.Errorf("logged %d times: %.3000v", len(told), told)
 	}
 	var events eventsv1.EventList
-	if err := admin.List(t.Context(), &events, client.InNamespace(namespace)); err != nil || len(events.Items) != 1 {
-		t.Errorf("%d Events, %v", len(events.Items), err)
+	if err := admin.List(t.Context(), &events, client.InNamespace(namespace)); err != nil || len(events.Items) != 1 || events.Items[0].Reason != "SyncError" || !strings.Contains(events.Items[0].Note, "MissingRight") {
+		t.Errorf("Events %v, %v", events.Items, err)
 	}
 	if err := testkit.Apply(t.Context(), cluster, strings.ReplaceAll(`
 apiVersion: rbac.authorization.k8s.io/v1

@@ -88,7 +88,7 @@ func New(options Options) *Hooks {
 		options.Workers = DefaultWorkers
 	}
 	anew := map[string]chan event.GenericEvent{"CompositeController": make(chan event.GenericEvent), "DecoratorController": make(chan event.GenericEvent)}
-	return &Hooks{&engine{options: options, running: map[string]*running{}, refused: map[string]string{}, anew: anew}}
+	return &Hooks{&engine{options: options, running: map[string]*running{}, reports: map[string]*report{}, refused: map[string]string{}, anew: anew}}
 }
 
 // Parts implements [extension.Composite].
@@ -127,6 +127,7 @@ type engine struct {
 
 	mu      sync.Mutex
 	running map[string]*running
+	reports map[string]*report
 	// refused are the digests of controllers that cannot run before their objects change.
 	refused map[string]string
 }
@@ -172,6 +173,9 @@ func (e *engine) Start(ctx context.Context) error {
 		delete(e.running, key)
 	}
 	e.running = nil
+	for _, r := range e.reports {
+		r.stop()
+	}
 	return nil
 }
 
@@ -223,13 +227,13 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	object := r.object()
 	if err := r.cluster.GetCache().Get(ctx, req.NamespacedName, object); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.end(key).leaves(nil)
+			r.gone(key)
 			return reconcile.Result{}, nil
 		}
 		return reconcile.Result{}, err
 	}
 	if object.GetDeletionTimestamp() != nil {
-		r.end(key).leaves(nil)
+		r.gone(key)
 		return reconcile.Result{}, nil
 	}
 	hash := digest(object.Object["spec"], object.GetUID(), object.GetLabels(), object.GetAnnotations())
@@ -240,10 +244,10 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, nil
 	}
 	old := r.end(key)
-	report := newReport(r.engine, object)
+	report := r.reportOf(key, object)
 	definition, err := r.define(ctx, object, report)
 	if err != nil {
-		if err = report.notReady(ctx, err); err == nil {
+		if err = report.notReady(err); err == nil {
 			r.mu.Lock()
 			r.refused[key] = hash
 			r.mu.Unlock()
@@ -252,6 +256,12 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	old.leaves(definition.parentKinds)
 	return reconcile.Result{}, r.begin(key, hash, definition, report)
+}
+
+// gone ends a controller whose object is gone.
+func (e *engine) gone(key string) {
+	e.end(key).leaves(nil)
+	e.dropReport(key)
 }
 
 // begin starts a controller. After the end of the engine it starts none.
@@ -277,6 +287,7 @@ func (e *engine) end(key string) *parents {
 		return nil
 	}
 	r.stop()
+	r.report.stopped()
 	return r.parents
 }
 

@@ -89,20 +89,60 @@ func (e explained) same(as explained) bool {
 	return e.reason == as.reason && letters(e.message) == letters(as.message)
 }
 
-// report writes the conditions of a controller's object.
+// The reasons of Events, which are Metacontroller's. The message has the reason of the
+// condition.
+const (
+	eventSyncError   = "SyncError"
+	eventCreateError = "CreateError"
+	eventStarted     = "Started"
+	eventStopped     = "Stopped"
+)
+
+// report writes the conditions of a controller's object, and its Events.
 type report struct {
 	engine *engine
 	object *unstructured.Unstructured
 	kick   chan struct{}
+	cancel context.CancelFunc
+	done   sync.WaitGroup
 
 	mu         sync.Mutex
 	conditions []metav1.Condition
 	problems   map[parentKey]explained
-	written    string
+	// told is the last Event of the object itself.
+	told    explained
+	written string
 }
 
+// reportOf returns the report of a controller's object, which is the same for as long as its
+// spec is: what has been told is not told again with each try to start it.
+func (e *engine) reportOf(key string, object *unstructured.Unstructured) *report {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	old := e.reports[key]
+	if old != nil && old.object.GetUID() == object.GetUID() && old.object.GetGeneration() == object.GetGeneration() {
+		old.mu.Lock()
+		defer old.mu.Unlock()
+		clear(old.problems)
+		return old
+	}
+	old.stop()
+	e.reports[key] = newReport(e, object)
+	return e.reports[key]
+}
+
+// dropReport ends the report of a controller that is gone.
+func (e *engine) dropReport(key string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.reports[key].stop()
+	delete(e.reports, key)
+}
+
+// newReport returns a report, which runs until it is stopped.
 func newReport(e *engine, object *unstructured.Unstructured) *report {
-	r := &report{engine: e, object: object.DeepCopy(), kick: make(chan struct{}, 1), problems: map[parentKey]explained{}}
+	ctx, cancel := context.WithCancel(e.ctx)
+	r := &report{engine: e, object: object.DeepCopy(), kick: make(chan struct{}, 1), cancel: cancel, problems: map[parentKey]explained{}}
 	var status v1alpha1.ControllerStatus
 	text, err := json.Marshal(object.Object["status"])
 	if err == nil {
@@ -111,7 +151,15 @@ func newReport(e *engine, object *unstructured.Unstructured) *report {
 	if err == nil { // else there is a time that Go does not read: half a condition could not be written
 		r.conditions = status.Conditions
 	}
+	r.done.Go(func() { r.run(ctx) })
 	return r
+}
+
+func (r *report) stop() {
+	if r != nil {
+		r.cancel()
+		r.done.Wait()
+	}
 }
 
 // maxMessage is how long a condition's message is.
@@ -136,10 +184,39 @@ func (r *report) ready(err error) {
 	if err == nil {
 		r.set("Ready", true, "Running", "the hooks are called")
 		r.converged()
+		r.tell(eventStarted, explained{"Running", "the hooks are called"})
 		return
 	}
+	r.unready(eventSyncError, err)
+}
+
+func (r *report) unready(event string, err error) {
 	reason, message := explain(err)
 	r.set("Ready", false, reason, message)
+	r.tell(event, explained{reason, message})
+}
+
+// stopped says that the hooks are not called any more.
+func (r *report) stopped() {
+	r.tell(eventStopped, explained{"Stopped", "the controller was deleted or changed"})
+}
+
+// tell makes an Event of the controller's object, and logs what is wrong, unless it is what
+// was told last.
+func (r *report) tell(event string, now explained) {
+	r.mu.Lock()
+	same := now.same(r.told)
+	r.told = now
+	r.mu.Unlock()
+	if same {
+		return
+	}
+	kind := corev1.EventTypeNormal
+	if event == eventSyncError || event == eventCreateError {
+		kind = corev1.EventTypeWarning
+		r.engine.log.Warn("a controller does not run", zap.String("controller", r.object.GetName()), zap.String("reason", now.reason), zap.String("error", now.message))
+	}
+	r.engine.events.Eventf(r.object, nil, kind, event, "Run", "%s", shorten(now.reason+": "+now.message, maxEvent))
 }
 
 // honored names the fields of the controller that have no effect.
@@ -154,14 +231,14 @@ func (r *report) honored(ignored []string) {
 
 // notReady reports a controller that cannot run, and returns the error to be tried again
 // on, or nil if that would be in vain before its object changes.
-func (r *report) notReady(ctx context.Context, err error) error {
-	r.ready(err)
-	if writeErr := r.write(ctx); writeErr != nil {
-		return errors.Join(err, writeErr)
+func (r *report) notReady(err error) error {
+	p, known := errors.AsType[*problem](err)
+	event := eventCreateError
+	if known && p.reason == "NoStatus" {
+		event = eventSyncError
 	}
-	r.engine.log.Warn("a controller does not run", zap.String("controller", r.object.GetName()), zap.String("error", shorten(err.Error(), maxError)))
-	var p *problem
-	if errors.As(err, &p) && (p.reason == "Invalid" || p.reason == "KindNotAllowed" || p.reason == "NamespaceNotAllowed") {
+	r.unready(event, err)
+	if known && (p.reason == "Invalid" || p.reason == "KindNotAllowed" || p.reason == "NamespaceNotAllowed") {
 		return nil
 	}
 	return err
@@ -192,7 +269,7 @@ func (r *report) outcome(key parentKey, parent *compose.Object, err error) {
 	}
 	r.engine.log.Warn("a parent is not as its hook wants it", zap.String("controller", r.object.GetName()),
 		zap.String("parent", parent.GetNamespace()+"/"+parent.GetName()), zap.String("reason", now.reason), zap.String("error", now.message))
-	r.engine.events.Eventf(parent, r.object, corev1.EventTypeWarning, now.reason, "Sync", "%s", shorten(r.object.GetName()+": "+now.message, maxEvent))
+	r.engine.events.Eventf(parent, r.object, corev1.EventTypeWarning, eventSyncError, "Sync", "%s", shorten(r.object.GetName()+": "+now.reason+": "+now.message, maxEvent))
 }
 
 // maxEvent is how long an Event's note is: the API server takes 1 KiB.
@@ -222,11 +299,21 @@ func (r *report) converged() {
 	r.set("Converged", false, problem.reason, message)
 }
 
-// writeEvery bounds how often the conditions are written.
-const writeEvery = 500 * time.Millisecond
+const (
+	// firstWrite leaves the object alone at first: a client that has made or changed it may
+	// change it once more, with the version that it knows.
+	firstWrite = time.Second
+	// writeEvery bounds how often the conditions are written.
+	writeEvery = 500 * time.Millisecond
+)
 
 func (r *report) run(ctx context.Context) {
-	for {
+	for pause := firstWrite; ; pause = writeEvery {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -242,11 +329,6 @@ func (r *report) run(ctx context.Context) {
 					}
 				})
 			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(writeEvery):
 		}
 	}
 }
@@ -267,9 +349,15 @@ func (r *report) write(ctx context.Context) error {
 		return err
 	}
 	resource := v1alpha1.GroupVersion.WithResource(strings.ToLower(r.object.GetKind()) + "s")
-	_, err = r.engine.dynamic.Resource(resource).Patch(ctx, r.object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	if err == nil {
-		r.written = hash
+	after, err := r.engine.dynamic.Resource(resource).Patch(ctx, r.object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldValidation: metav1.FieldValidationIgnore}, "status")
+	if err != nil {
+		return err
 	}
-	return err
+	if _, kept, _ := unstructured.NestedFieldNoCopy(after.Object, "status", "conditions"); !kept && r.written == "" {
+		lost := fmt.Sprintf("the CustomResourceDefinition %s is not this program's, so the conditions of its objects are lost: apply the one in the folder crd of the release, or install the chart with --take-ownership", resource.GroupResource())
+		r.engine.log.Warn(lost, zap.String("controller", r.object.GetName()))
+		r.engine.events.Eventf(r.object, nil, corev1.EventTypeWarning, "ConditionsLost", "Run", "%s", lost)
+	}
+	r.written = hash
+	return nil
 }
