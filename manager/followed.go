@@ -39,6 +39,10 @@ func (f *followed) read() ([]byte, error) {
 	if f.path == "" {
 		return nil, nil
 	}
+	// To open a named pipe waits for a writer.
+	if info, err := os.Stat(f.path); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: %s is no regular file", f.option, f.path)
+	}
 	file, err := os.Open(f.path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.option, err)

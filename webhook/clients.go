@@ -81,6 +81,10 @@ func NewClients(options ClientsOptions) (*Clients, error) {
 }
 
 func loadClientCA(path string) ([]byte, *x509.CertPool, error) {
+	// To open a named pipe waits for a writer.
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, nil, fmt.Errorf("the CA of clients: %s is no regular file", path)
+	}
 	file, err := os.Open(path) //nolint:gosec // the operator names it
 	if err != nil {
 		return nil, nil, fmt.Errorf("the CA of clients: %w", err)

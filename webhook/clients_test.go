@@ -206,6 +206,7 @@ func TestTheCAOfClientsIsWrong(t *testing.T) {
 		return path
 	}
 	for want, options := range map[string]webhook.ClientsOptions{
+		"is no regular file":        {CAFile: folder}, // as a named pipe is none
 		"no such file":              {CAFile: filepath.Join(folder, "missing")},
 		"has no certificate in PEM": {CAFile: write("rubble", []byte("rubble"))},
 		"more than 1048576 bytes":   {CAFile: write("large", make([]byte, 1<<20+1))},

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -165,6 +166,15 @@ func TestAReviewSaysWhatIsExempt(t *testing.T) {
 	text := "exemptions: [{name: old, extensions: [extension.ValidatorFunc], users: [alice], until: 2999-01-01T00:00:00Z, reason: it is rewritten}]"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, flag := range []string{"modes-file", "exemptions-file"} {
+		if _, stderr, code := run(t, withTeam, "review", "-f", "-", "--"+flag+"="+pipe); code != 2 || !strings.Contains(stderr, "is no regular file") {
+			t.Errorf("a pipe for --%s: exit code %d: %s", flag, code, stderr)
+		}
 	}
 	for user, want := range map[string]int{"alice": 0, "bob": 1} {
 		stdout, _, code := run(t, strings.ReplaceAll(withTeam, "team", "squad"), "review", "-f", "-", "--exemptions-file="+file, "--user="+user)
