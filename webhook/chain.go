@@ -180,8 +180,15 @@ func (p *passage) step(ctx context.Context, i int) (result, error) {
 	if !p.at.CompareAndSwap(between, int64(i)) {
 		return failed, ctx.Err() // nothing reads it any more
 	}
+	ended := true // unless call returns
+	defer func() {
+		if ended {
+			p.goneAt(i)
+		}
+	}()
 	ctx, span := p.tracer.start(ctx, handler.Name)
 	result, err := p.call(ctx, i)
+	ended = false
 	span.end(result, err)
 	took := time.Since(p.began)
 	if !p.at.CompareAndSwap(int64(i), between) {
@@ -200,6 +207,16 @@ func (p *passage) step(ctx context.Context, i int) (result, error) {
 		}
 	}
 	return result, err
+}
+
+// goneAt counts a handler that ended its goroutine.
+func (p *passage) goneAt(i int) {
+	if took := time.Since(p.began); p.at.CompareAndSwap(int64(i), between) {
+		p.meters[i].observe(p.object.request.Operation, failed, took)
+		if p.onStep != nil {
+			_ = p.tell(&Step{Extension: p.handlers[i].Name, Result: failed.String(), Err: errEnded, Took: took})
+		}
+	}
 }
 
 // call calls one handler. Nothing that a handler returned is used outside of call,

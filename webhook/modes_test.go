@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -188,6 +190,36 @@ func TestAnExtensionThatIsNotInForce(t *testing.T) {
 					time.Sleep(time.Minute) // until the handler has ended
 				})
 			})
+		}
+	}
+}
+
+func TestAnExtensionThatEndsItsGoroutineIsCountedAndHidesNoOther(t *testing.T) {
+	for _, mode := range []extension.Mode{extension.Enforce, extension.Observe} {
+		scope := extension.Scope{Name: unique("ends"), Mode: mode}
+		webhooks := grouped(t,
+			extension.ValidatingFunc(func(context.Context, *corev1.Pod, *extension.Request) error { runtime.Goexit(); return nil }, scope),
+			extension.ValidatingFunc(func(context.Context, *corev1.Pod, *extension.Request) error { return extension.Deny("no owner") }, scope))
+		core, logs := observer.New(zap.WarnLevel)
+		w, request := webhooks[0], podRequest(admissionv1.Create)
+		ended := make(chan *http.Response)
+		go func() {
+			defer close(ended)
+			answer := send(t, request, w.Handler(webhook.HandlerOptions{Logger: zap.New(core)}), w.Path())
+			if response := decided(t, request, answer); !response.Allowed || len(response.AuditAnnotations) != 1 {
+				t.Errorf("%s: the answer is %+v", mode, response)
+			}
+		}()
+		<-ended
+		label := "validate/" + w.Name
+		if mode == extension.Observe {
+			label = "observe/" + label
+		}
+		if n := sum(t, "admitkit_admission_requests_total", map[string]string{"webhook": label, "result": "error"}); n != 1 {
+			t.Errorf("%s: it is counted %v times", mode, n)
+		}
+		if logged := logs.FilterMessage("an extension that is not in force failed").Len(); mode == extension.Observe && logged != 1 {
+			t.Errorf("it is logged %d times", logged)
 		}
 	}
 }

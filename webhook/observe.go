@@ -56,7 +56,7 @@ func (e *exchange) observe(ctx context.Context, deadline time.Time) {
 		defer e.end()
 		defer e.leave()
 		defer e.survive()
-		e.passage.observe(&e.context, &current)
+		e.passage.observe(&e.context, &current, e.survive)
 	}()
 	wait := time.NewTimer(time.Until(deadline))
 	defer wait.Stop()
@@ -83,8 +83,9 @@ func (e *exchange) survive() {
 }
 
 // observe sends the request through each handler alone: none sees what another one would
-// have changed. It adds to the response what they would have done.
-func (p *passage) observe(ctx context.Context, current *atomic.Pointer[passage]) {
+// have changed, and one that ends its goroutine hides no other. It adds to the response
+// what they would have done.
+func (p *passage) observe(ctx context.Context, current *atomic.Pointer[passage], survive func()) {
 	defer p.object.release()
 	for i, handler := range p.handlers {
 		only := *p.chain
@@ -92,7 +93,13 @@ func (p *passage) observe(ctx context.Context, current *atomic.Pointer[passage])
 		alone := &passage{}
 		alone.begin(&only, copyRequest(p.object.request), p.object.request, wire.Text{})
 		current.Store(alone)
-		alone.run(ctx)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			defer survive()
+			alone.run(ctx)
+		}()
+		<-ended
 		current.Store(nil)
 		p.found(handler, p.meters[i], alone)
 	}
