@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/admitkit/admitkit/webhook"
@@ -27,9 +28,24 @@ func (m *Manager) setExemptions(text []byte) error {
 		return webhook.CheckExemptions(m.parts.Handlers, all)
 	})
 	if err == nil {
+		err = m.named(all)
+	}
+	if err == nil {
 		m.exemptions.Set(all)
 	}
 	return err
+}
+
+// named returns an error for an exemption of the file whose name is that of one of the
+// options: a metric would be about both.
+func (m *Manager) named(all []Exemption) error {
+	own := m.options.Serving.Exemptions
+	for i, x := range all[len(own):] {
+		if slices.ContainsFunc(own, func(other Exemption) bool { return other.Name == x.Name }) {
+			return fmt.Errorf("%s: %s: exemptions[%d].name: %q is in Serving.Exemptions, too: choose another", m.exemptionsFile.option, m.exemptionsFile.path, i, x.Name)
+		}
+	}
+	return nil
 }
 
 // Exemptions returns the exemptions, for a program that sends requests of its own to the

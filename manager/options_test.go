@@ -190,6 +190,21 @@ func TestAScopeThatTheAPIServerWouldRefuseIsNamedBeforeAnythingIsRegistered(t *t
 	}
 }
 
+func TestAnExemptionOfAFileHasANameOfItsOwn(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "exemptions.yaml")
+	if err := os.WriteFile(file, []byte(`exemptions: [{name: old, extensions: ["*"], users: [alice], until: 2999-01-01T00:00:00Z, reason: it is rewritten}]`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	own := []manager.Exemption{{Name: "old", Extensions: []string{"*"}, Users: []string{"bob"}, Until: metav1.NewTime(time.Now().Add(time.Hour)), Reason: "x"}}
+	r := newManager(t, manager.Options{
+		Namespaces: []string{"apps"}, RESTConfig: &rest.Config{Host: "https://127.0.0.1:1"}, Serving: manager.ServingOptions{Exemptions: own, ExemptionsFile: file},
+	}, mark("a", extension.Scope{}))
+	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), `exemptions[0].name: "old" is in Serving.Exemptions, too: choose another`) {
+		t.Errorf("got %v", err)
+	}
+}
+
 type connectExtension struct{ markExtension }
 
 func (connectExtension) Scope() extension.Scope {
