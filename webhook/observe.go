@@ -34,6 +34,9 @@ const (
 
 // observedUntil returns when a request is answered that began at a time.
 func (h *handler) observedUntil(began time.Time) time.Time {
+	if h.chain.onStep != nil { // somebody wants to know what they do, and of this request
+		return began.Add(h.chain.patience + observedWait)
+	}
 	if h.inFlight.Load() >= fewObserved {
 		return began.Add(crowdedWait)
 	}

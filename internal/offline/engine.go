@@ -422,7 +422,12 @@ func Post(ctx context.Context, w *webhook.Webhook, handler http.Handler, body []
 	request := httptest.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("%s?timeout=%s", w.Path(), w.Scope.Timeout), bytes.NewReader(body))
 	request.Header.Set("Content-Type", "application/json")
 	recorder := httptest.NewRecorder()
-	handler.ServeHTTP(recorder, request)
+	answered := make(chan struct{})
+	go func() { // which an extension may end
+		defer close(answered)
+		handler.ServeHTTP(recorder, request)
+	}()
+	<-answered
 	if recorder.Code != http.StatusOK {
 		failure = &metav1.Status{}
 		if err := json.Unmarshal(recorder.Body.Bytes(), failure); err != nil {

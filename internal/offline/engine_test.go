@@ -2,9 +2,12 @@ package offline_test
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -142,6 +145,49 @@ func TestAMutatorWhoseMatchConditionFailsEndsTheRequest(t *testing.T) {
 			if err != nil || out.Allowed || len(out.Steps) != test.called || !strings.Contains(out.Status.Message, "webhook second: a match condition failed, and its failure policy is Fail: c: ") {
 				t.Errorf("got %+v, %v", out, err)
 			}
+		})
+	}
+}
+
+// An extension in Observe answers nobody, and one may end its goroutine: both are told, of
+// the request that they were called for.
+func TestWhatAnExtensionDoesIsToldOfItsRequest(t *testing.T) {
+	for name, test := range map[string]struct {
+		mode     extension.Mode
+		validate func() error
+		result   string
+	}{
+		"one that ends its goroutine":                   {extension.Enforce, func() error { runtime.Goexit(); return nil }, "error"},
+		"one that observes and ends its goroutine":      {extension.Observe, func() error { runtime.Goexit(); return nil }, "error"},
+		"one that observes and takes more than a while": {extension.Observe, func() error { time.Sleep(2 * time.Second); return extension.Deny("no") }, "denied"},
+		"one that observes and takes too long":          {extension.Observe, func() error { time.Sleep(20 * time.Second); return extension.Deny("no") }, "timeout"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				webhooks, err := webhook.Group([]*extension.Handler{extension.ValidatingFunc(func(context.Context, *corev1.ConfigMap, *extension.Request) error { return test.validate() },
+					extension.Scope{Name: "it", Rules: configMaps, Mode: test.mode})}, webhook.Defaults{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				req, err := offline.KindsOf(&kinds.Table{}).NewRequest(admissionv1.Create, object("v1", "ConfigMap", nil), nil, "apps")
+				if err != nil {
+					t.Fatal(err)
+				}
+				engine := offline.New(webhooks, offline.Options{Webhook: webhook.HandlerOptions{Scheme: scheme.Scheme}})
+				admitted := make(chan *offline.Outcome)
+				go func() {
+					defer close(admitted)
+					out, err := engine.Admit(t.Context(), req)
+					if err != nil {
+						t.Error(err)
+					}
+					admitted <- out
+				}()
+				if out := <-admitted; out == nil || len(out.Steps) != 1 || out.Steps[0].Result != test.result {
+					t.Errorf("got %+v", out)
+				}
+				time.Sleep(time.Minute) // until it has ended
+			})
 		})
 	}
 }
