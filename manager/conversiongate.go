@@ -97,7 +97,10 @@ func (h held) NeedLeaderElection() bool {
 // what reads them.
 func (k kubeManager) Add(r ctrlmanager.Runnable) error {
 	k.added.Add(1)
-	_, hasCache := r.(interface{ GetCache() cache.Cache })
+	own, hasCache := r.(interface{ GetCache() cache.Cache })
+	if hasCache {
+		*k.caches = append(*k.caches, own.GetCache())
+	}
 	if k.gate != nil && !hasCache {
 		r = held{r, k.gate}
 	}

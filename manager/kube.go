@@ -57,7 +57,7 @@ func (m *Manager) newKubeManager(health *health.Health) (ctrlmanager.Manager, er
 		return nil, fmt.Errorf("Serving.MetricsAddress: %w", err)
 	}
 	health.AddReady(cachesCheck, m.cachesSynced(kube))
-	made := kubeManager{Manager: kube, health: health, misplaced: &misplaced{}, added: &atomic.Int64{}}
+	made := kubeManager{Manager: kube, health: health, misplaced: &misplaced{}, added: &atomic.Int64{}, caches: &[]cache.Cache{kube.GetCache()}}
 	if m.options.Watching.LeaderElection {
 		made.elected = make(chan struct{})
 	}
@@ -124,6 +124,8 @@ type kubeManager struct {
 	gate *conversionGate
 	// added counts what was added, controllers among it.
 	added *atomic.Int64
+	// caches are its own and those that were added.
+	caches *[]cache.Cache
 }
 
 // GetWebhookServer returns a server that makes [kubeManager.Start] fail if it gets a webhook.

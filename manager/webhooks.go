@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -45,6 +46,30 @@ func (m *Manager) Webhooks(ctx context.Context) ([]*webhook.Webhook, error) {
 	}
 	m.enter(ctx, kube, nil)
 	return webhooks, m.parts.Register(m)
+}
+
+// StartCaches starts the caches that the extensions read, for a program that sends requests of
+// its own to the handlers of [Manager.Webhooks]. It returns when they have what the extensions
+// declare (extension.Reader). The error names a kind that they cannot have; other reads work.
+// stop, which is never nil, ends the caches.
+func (m *Manager) StartCaches(ctx context.Context) (stop func(), err error) {
+	kube, _ := m.GetKubeManager().(kubeManager)
+	synced, err := m.startReads(ctx, kube, host.Serves)
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	for _, objects := range *kube.caches {
+		running.Go(func() {
+			defer cancel()         // so that nobody waits for a cache that does not start
+			_ = objects.Start(ctx) // a read of a cache that does not run is an error of the extension
+		})
+	}
+	for _, objects := range *kube.caches {
+		objects.WaitForCacheSync(ctx)
+	}
+	if err == nil && !synced(ctx) {
+		err = errors.New("the caches of what the extensions read cannot be filled")
+	}
+	return func() { cancel(); running.Wait() }, err
 }
 
 // webhooks returns the webhooks at the start.

@@ -51,7 +51,11 @@ func (s *scanning) explain(cmd *cobra.Command, resource, name string) error {
 	if err != nil {
 		return err
 	}
-	defer startCache(cmd.Context(), mgr.GetKubeManager().GetCache())()
+	stop, err := mgr.StartCaches(cmd.Context())
+	defer stop()
+	if err != nil {
+		return wrong(err)
+	}
 	namespace, name, found := strings.Cut(name, "/")
 	if !found {
 		namespace, name = "", namespace

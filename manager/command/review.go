@@ -2,7 +2,6 @@ package command
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/internal/kinds"
@@ -409,7 +407,7 @@ func (r *review) manage(cmd *cobra.Command, cluster *memcluster.Cluster) (mgr *m
 	}
 	stop = func() {}
 	if len(r.with) > 0 {
-		stop = startCache(cmd.Context(), mgr.GetKubeManager().GetCache())
+		stop, _ = mgr.StartCaches(cmd.Context()) // a kind that --with does not have matters to those who read it
 	}
 	return mgr, webhooks, stop, nil
 }
@@ -434,23 +432,6 @@ func unserved(options manager.Options) manager.Options {
 	options.Serving.AdvertiseHost = cmp.Or(options.Serving.AdvertiseHost, "review.invalid")
 	options.Serving.HealthAddress, options.Serving.MetricsAddress, options.Serving.MetricsSecure = "", "", false
 	return options
-}
-
-// startCache starts a cache, for extensions that read through it. It returns when the
-// cache can be read. stop returns when the cache has ended.
-func startCache(ctx context.Context, objects cache.Cache) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		defer cancel()         // so that nobody waits for a cache that does not start
-		_ = objects.Start(ctx) // a read of a cache that does not run is an error of the extension
-	}()
-	objects.WaitForCacheSync(ctx)
-	return func() {
-		cancel()
-		<-ended
-	}
 }
 
 // restrict gives an account the rights of the replicas that serve.

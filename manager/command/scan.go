@@ -93,7 +93,11 @@ func (s *scanning) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	defer startCache(cmd.Context(), mgr.GetKubeManager().GetCache())()
+	stop, err := mgr.StartCaches(cmd.Context())
+	defer stop()
+	if err != nil {
+		return wrong(err)
+	}
 	if s.every > 0 {
 		return s.repeat(cmd.Context(), options, with)
 	}

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,13 +17,17 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlcluster "sigs.k8s.io/controller-runtime/pkg/cluster"
+	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/extension"
+	extcluster "github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 )
@@ -299,5 +305,73 @@ func TestAnObjectOfTheClusterIsExplained(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// keeper decides by a ConfigMap that it reads by a cache of its own, and declares what it
+// reads by the manager's.
+type keeper struct {
+	own   ctrlcluster.Cluster
+	reads []client.Object
+}
+
+func (k *keeper) Reads() []client.Object { return k.reads }
+
+func (k *keeper) Rights() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "list", "watch"}}}
+}
+
+func (k *keeper) Register(mgr extension.Manager) (err error) {
+	k.own, err = extcluster.New(mgr, extcluster.Options{Name: "keeper"})
+	return err
+}
+
+func (k *keeper) Validate(ctx context.Context, service *corev1.Service, _ *extension.Request) error {
+	policy := &corev1.ConfigMap{}
+	if err := k.own.GetClient().Get(ctx, client.ObjectKey{Namespace: service.Namespace, Name: "policy"}, policy); err != nil {
+		return err
+	}
+	return extension.Deny(policy.Data["why"])
+}
+
+func TestAnExtensionReadsByACacheOfItsOwn(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	policy := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "policy"}, Data: map[string]string{"why": "the policy says so"}}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+	testkit.Create(t, testkit.Client(t, cluster.Admin(), nil), policy, service)
+	built := func(reads ...client.Object) func(*manager.Manager) error {
+		return func(mgr *manager.Manager) error {
+			return mgr.AddExtension(extension.Validating(&keeper{reads: reads}, extension.Scope{Name: "keeper", Rules: extension.Resources("", "v1", []string{"services"}, "CREATE")}))
+		}
+	}
+	on := []string{"--kubeconfig=" + cluster.Admin().KubeConfig, "--namespace=" + namespace}
+	if stdout, stderr, code := runBuilt(t, built(), "", append(on, "scan", "--user=alice")...); code != 1 || !strings.Contains(stdout, "web denied: the policy says so") {
+		t.Errorf("a scan: %d: %s%s", code, stdout, stderr)
+	}
+	if stdout, stderr, _ := runBuilt(t, built(), "", append(on, "explain", "service", namespace+"/web")...); !strings.Contains(stdout, "denied: the policy says so") {
+		t.Errorf("an explanation: %s%s", stdout, stderr)
+	}
+	with := filepath.Join(t.TempDir(), "with.yaml")
+	for path, object := range map[string]client.Object{with: policy, with + ".service.yaml": service} {
+		object.GetObjectKind().SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(map[string]string{"policy": "ConfigMap", "web": "Service"}[object.GetName()]))
+		text, err := yaml.Marshal(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if stdout, stderr, _ := runBuilt(t, built(), "", "review", "-f", with+".service.yaml", "--with", with); !strings.Contains(stdout, "the policy says so") {
+		t.Errorf("a review: %s%s", stdout, stderr)
+	}
+	nobody, err := cluster.AddUser("scanner-without-reads")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, stderr, code := runBuilt(t, built(&corev1.ConfigMap{}), "", "scan", "--kubeconfig="+nobody.KubeConfig, "--namespace="+namespace)
+	if code != 2 || !strings.Contains(stderr, "Reads of *command_test.keeper: ConfigMap: ") || !strings.Contains(stderr, "grant get, list and watch") {
+		t.Errorf("without the right: %d: %s", code, stderr)
 	}
 }
