@@ -50,7 +50,7 @@ func (d *definition) file(resource string, ref *v1alpha1.KeyReference) (*lease, 
 	if !slices.Contains(d.engine.options.Namespaces, ref.Namespace) {
 		return nil, fault("NamespaceNotAllowed", fmt.Sprintf("%s %s/%s: the namespace is not in --hooks-namespaces", resource, ref.Namespace, ref.Name))
 	}
-	key := watchKey{schema.GroupVersionResource{Version: "v1", Resource: resource}, ref.Namespace, ref.Name}
+	key := watchKey{schema.GroupVersionResource{Version: "v1", Resource: resource}, ref.Namespace, ref.Name, ""}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.files[key] == nil {

@@ -69,6 +69,13 @@ type state struct {
 	// woke is when a time that had come last called the hook.
 	woke  time.Time
 	churn churn
+	// answered says that the hook has answered since this process leads, and validUntil how
+	// long that holds; zero is for ever.
+	answered   bool
+	validUntil time.Time
+	// marked are children whose label with validUntil alone has changed: that is nothing to
+	// ask the hook about.
+	marked map[compose.ID]marked
 	// writes are those that the cache may not have yet.
 	writes map[compose.ID]write
 	// stale are versions of the parent before the last writes of it.
@@ -125,6 +132,12 @@ func (c *churn) wait(parent int64, now time.Time) time.Duration {
 type write struct {
 	before string
 	at     time.Time
+}
+
+// marked are the versions of a child since the one that the hook was asked about.
+type marked struct {
+	version string
+	since   []string
 }
 
 type applied struct{ wish, content string }
@@ -410,7 +423,7 @@ func (p *parents) stateOf(key parentKey, uid types.UID) *state {
 	defer p.mu.Unlock()
 	s := p.states[key]
 	if s == nil || s.uid != uid {
-		s = &state{uid: uid, stale: map[string]time.Time{}, writes: map[compose.ID]write{}, tries: map[compose.ID]*apply.Tries{}, applied: map[compose.ID]applied{}}
+		s = &state{uid: uid, stale: map[string]time.Time{}, writes: map[compose.ID]write{}, tries: map[compose.ID]*apply.Tries{}, applied: map[compose.ID]applied{}, marked: map[compose.ID]marked{}}
 		p.states[key] = s
 	}
 	return s

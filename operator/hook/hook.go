@@ -11,7 +11,8 @@
 // controllers share and which go with the last of them. controller.go has the queue of one
 // controller and its workers, so that a hook that hangs holds up nobody else's. sync.go asks
 // the hook about one parent and does what it says, by the packages compose, which decides,
-// and apply, which writes. report.go writes the conditions of the controller's object.
+// and apply, which writes. ends.go, which runs in every replica, deletes children whose hook
+// said until when they are. report.go writes the conditions of the controller's object.
 //
 // # What is trusted
 //
@@ -121,6 +122,7 @@ type engine struct {
 	discovery discovery.DiscoveryInterface
 	cluster   ctrlcluster.Cluster
 	watches   *watches
+	ends      *ends
 
 	// anew has the controllers that are to begin anew, by their kind.
 	anew map[string]chan event.GenericEvent
@@ -160,7 +162,8 @@ func (e *engine) connect(mgr extension.Manager) error {
 	e.ctx, e.log = mgr.GetContext(), mgr.GetLogger().Desugar().Named("hook")
 	e.events = mgr.GetKubeManager().GetEventRecorder("admitkit-hooks")
 	e.watches = newWatches(e.dynamic)
-	return mgr.GetKubeManager().Add(e)
+	e.ends = newEnds(e, mgr.GetKubeManager())
+	return errors.Join(mgr.GetKubeManager().Add(e), mgr.GetKubeManager().Add(e.ends))
 }
 
 // Start implements manager.Runnable: what the reconcilers have started ends with it.
@@ -188,6 +191,9 @@ type reconciler struct {
 // Register implements [extension.Reconciler].
 func (r *reconciler) Register(mgr extension.Manager) error {
 	if err := r.setup(mgr); err != nil {
+		return err
+	}
+	if err := r.registerEnds(mgr.GetKubeManager()); err != nil {
 		return err
 	}
 	skip := true // of two managers in one process

@@ -50,12 +50,18 @@ func (p *parents) manage(ctx context.Context, v *view, wanted []*compose.Object)
 
 // prune forgets what nobody wants any more.
 func (p *parents) prune(v *view, wanted []*compose.Object) {
-	ids := make(map[compose.ID]bool, len(wanted))
-	for _, w := range wanted {
-		ids[compose.IDOf(w)] = true
-	}
+	ids := idsOf(wanted)
 	maps.DeleteFunc(v.state.tries, func(id compose.ID, _ *apply.Tries) bool { return !ids[id] })
 	maps.DeleteFunc(v.state.applied, func(id compose.ID, _ applied) bool { return !ids[id] })
+	maps.DeleteFunc(v.state.marked, func(id compose.ID, _ marked) bool { return !ids[id] })
+}
+
+func idsOf(objects []*compose.Object) map[compose.ID]bool {
+	ids := make(map[compose.ID]bool, len(objects))
+	for _, o := range objects {
+		ids[compose.IDOf(o)] = true
+	}
+	return ids
 }
 
 func (p *parents) create(ctx context.Context, v *view, wanted *compose.Object) error {
@@ -156,7 +162,7 @@ func (p *parents) update(ctx context.Context, v *view, u compose.Update, may boo
 	}
 	if after.GetResourceVersion() != u.Observed.GetResourceVersion() {
 		p.wrote(v, id, u.Observed, "update")
-		v.updated = true
+		v.updated = v.updated || !v.relabeled(u.Observed, after)
 		if field := compose.Difference(u.Observed, after); field != "" {
 			if err := p.try(v, u.Wanted, field); err != nil {
 				return false, err

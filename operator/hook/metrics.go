@@ -18,7 +18,7 @@ var (
 		Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 	}, []string{"controller", "hook"})
 	writesTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "admitkit_hook_writes_total", Help: "Writes that changed something: create, update, recreate, delete, adopt, release, status, decorate, revision.",
+		Name: "admitkit_hook_writes_total", Help: "Writes that changed something: create, update, recreate, delete, end, adopt, release, status, decorate, revision.",
 	}, []string{"controller", "verb"})
 	unconverged = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "admitkit_hook_unconverged", Help: "Parents that are not as their hook wants them.",

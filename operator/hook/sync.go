@@ -43,6 +43,8 @@ type view struct {
 	// written all the same.
 	deleting, managed bool
 	related           protocol.Objects
+	// validUntil is that of the answer about the parent as it is now.
+	validUntil time.Time
 	// revisions are the parent's ControllerRevisions, and left the children that a rollout
 	// leaves as they are.
 	revisions []*compose.Object
@@ -86,6 +88,14 @@ func (p *parents) syncParent(ctx context.Context, key parentKey) error {
 	if v.hook == nil {
 		return nil
 	}
+	if err := p.syncClaimed(ctx, v); err != nil {
+		return errors.Join(err, p.mark(ctx, v, v.children)) // somebody may have taken the label away
+	}
+	return nil
+}
+
+// syncClaimed asks the hook about a parent and its children.
+func (p *parents) syncClaimed(ctx context.Context, v *view) error {
 	if err := p.customizeFor(ctx, v); err != nil {
 		return err
 	}
@@ -361,7 +371,7 @@ func (p *parents) digestOf(v *view) string {
 	}
 	var versions []string
 	for _, child := range v.children {
-		versions = append(versions, string(child.GetUID())+"/"+child.GetResourceVersion())
+		versions = append(versions, string(child.GetUID())+"/"+v.state.version(child))
 	}
 	for _, revision := range v.revisions {
 		versions = append(versions, string(revision.GetUID())+"/"+revision.GetResourceVersion())
@@ -437,20 +447,30 @@ func (p *parents) prepare(v *view, answer *protocol.Answer) ([]*compose.Object, 
 	if err != nil {
 		return nil, fault("HookFailed", err.Error())
 	}
+	for _, w := range wanted {
+		compose.SetUntil(w, v.validUntil)
+	}
 	return wanted, nil
 }
 
 // follow does what the hook said. The status is written even if a child could not be.
 func (p *parents) follow(ctx context.Context, v *view, answer *protocol.Answer) error {
+	v.validUntil = answer.ValidUntil
+	if !answer.ValidUntil.IsZero() && !time.Now().Before(answer.ValidUntil) {
+		answer.Children = nil
+	}
 	wanted, err := p.prepare(v, answer)
 	if err != nil {
 		return err
 	}
-	var problems error
+	v.state.answered, v.state.validUntil = true, answer.ValidUntil
+	problems := p.mark(ctx, v, p.unmarked(v, wanted))
 	if p.revisionLease != nil && !v.finalizing && !v.deleting {
-		if wanted, problems = p.roll(ctx, v, answer, wanted); wanted == nil {
-			return problems
+		var err error
+		if wanted, err = p.roll(ctx, v, answer, wanted); wanted == nil {
+			return errors.Join(problems, err)
 		}
+		problems = errors.Join(problems, err)
 	}
 	if v.managed {
 		problems = errors.Join(problems, p.manage(ctx, v, wanted))

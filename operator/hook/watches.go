@@ -2,6 +2,7 @@ package hook
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -32,10 +33,12 @@ func newWatches(dynamic dynamic.Interface) *watches {
 	return &watches{dynamic: dynamic, broken: make(chan struct{}, 1), all: map[watchKey]*watched{}}
 }
 
-// watchKey names what is watched: all objects of a resource, or one.
+// watchKey names what is watched: all objects of a resource, one, or the metadata of those
+// that labels select.
 type watchKey struct {
 	schema.GroupVersionResource
 	namespace, name string
+	labels          string
 }
 
 // watched is an informer that runs while somebody holds it.
@@ -153,9 +156,14 @@ func (w *watches) start(key watchKey) (*watched, error) {
 			o.FieldSelector = fields.OneTermEqualSelector("metadata.name", key.name).String()
 		}
 	}
+	transform := trim
+	if key.labels != "" {
+		tweak = func(o *metav1.ListOptions) { o.LabelSelector = key.labels }
+		transform = trimToMetadata
+	}
 	it := &watched{done: make(chan struct{})}
 	it.SharedIndexInformer = dynamicinformer.NewFilteredDynamicInformer(w.dynamic, key.GroupVersionResource, key.namespace, 0, indexers, tweak).Informer()
-	if err := it.SetTransform(trim); err != nil {
+	if err := it.SetTransform(transform); err != nil {
 		return nil, err
 	}
 	if err := it.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
@@ -187,6 +195,15 @@ func trim(o any) (any, error) {
 		object.SetManagedFields(nil)
 	}
 	return o, nil
+}
+
+func trimToMetadata(o any) (any, error) {
+	if object, ok := o.(*unstructured.Unstructured); ok {
+		maps.DeleteFunc(object.Object, func(field string, _ any) bool {
+			return field != "apiVersion" && field != "kind" && field != "metadata"
+		})
+	}
+	return trim(o)
 }
 
 // release ends the handler, and the informer with its last one.

@@ -72,6 +72,9 @@ type Answer struct {
 	Children []*unstructured.Unstructured
 	// ResyncAfter is when the hook wants to be called again; 0 is never.
 	ResyncAfter time.Duration
+	// ValidUntil is when the children go, unless the hook has answered anew before; zero is
+	// never.
+	ValidUntil time.Time
 	// Finalized says that the parent may go.
 	Finalized bool
 }
@@ -79,6 +82,7 @@ type Answer struct {
 type common struct {
 	Status             map[string]any `json:"status"`
 	ResyncAfterSeconds float64        `json:"resyncAfterSeconds"`
+	ValidUntil         *string        `json:"validUntil"`
 	Finalized          bool           `json:"finalized"`
 }
 
@@ -127,6 +131,12 @@ func (c *common) answer(field string, objects []*unstructuredObject) (*Answer, e
 	// The longest Duration is 292 years. What is left until a time in the past is negative: a
 	// refusal would keep a child from being removed when its time is over.
 	answer.ResyncAfter = time.Duration(max(0, min(c.ResyncAfterSeconds, 1e9)) * float64(time.Second))
+	if c.ValidUntil != nil {
+		var err error
+		if answer.ValidUntil, err = time.Parse(time.RFC3339, *c.ValidUntil); err != nil {
+			return nil, fmt.Errorf("validUntil: %.40q is no time in RFC 3339, such as 2030-01-01T22:00:00Z", *c.ValidUntil)
+		}
+	}
 	if len(objects) > MaxChildren {
 		return nil, fmt.Errorf("the response has %d %s, more than %d", len(objects), field, MaxChildren)
 	}

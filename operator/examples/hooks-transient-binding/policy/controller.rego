@@ -14,6 +14,9 @@ children[binding] {
 	}
 }
 
+# The binding goes then, even if nobody can ask this policy.
+validUntil = input.parent.validUntil { window_is_open }
+
 status := {"conditions": conditions}
 
 # The kind is that of the one type of child: the key is Kind.group/version.

@@ -39,6 +39,11 @@ test_one_binding_within {
 	binding.roleRef.name == "edit"
 }
 
+test_the_binding_goes_without_this_policy {
+	got := validUntil with input as request(parent({}), {}) with time.now_ns as at("2026-11-23T12:30:00Z")
+	got == "2026-11-23T13:00:00Z"
+}
+
 test_nothing_at_the_very_end {
 	count(children) == 0 with input as request(parent({}), bound) with time.now_ns as at("2026-11-23T13:00:00Z")
 }
