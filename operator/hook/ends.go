@@ -193,7 +193,7 @@ func (r *endsReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	object.SetName(req.Name)
 	key := metricName(object)
 	err := r.engine.cluster.GetCache().Get(ctx, req.NamespacedName, object)
-	if apierrors.IsNotFound(err) {
+	if apierrors.IsNotFound(err) || err == nil && !r.engine.selects(object) {
 		r.keep(key, nil)
 		forget(key)
 		return reconcile.Result{}, nil

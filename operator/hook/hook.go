@@ -33,6 +33,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/events"
@@ -64,6 +65,10 @@ type Options struct {
 	Namespaces []string
 	// Workers is how many parents of a controller are worked on at a time. Default: 5.
 	Workers int
+	// TargetLabelSelector selects, by their labels, the CompositeControllers and
+	// DecoratorControllers that this installation runs, as installation=blue. Installations
+	// with selectors of which no two select the same can share a cluster. Default: all.
+	TargetLabelSelector string
 	// Compiler compiles policies, as that of operator/hook/rego. Without one a hook in
 	// rego is an error of its controller.
 	Compiler protocol.Compiler
@@ -104,12 +109,18 @@ func (h *Hooks) Parts(extension.Manager) ([]any, error) {
 			}
 		}
 	}
+	var err error
+	if h.target, err = labels.Parse(h.options.TargetLabelSelector); err != nil {
+		return nil, fmt.Errorf("hook options: TargetLabelSelector: %q: %w", h.options.TargetLabelSelector, err)
+	}
 	return []any{&reconciler{h.engine, "CompositeController"}, &reconciler{h.engine, "DecoratorController"}}, nil
 }
 
 // engine is what the parts have in common.
 type engine struct {
 	options Options
+	// target selects the controllers.
+	target labels.Selector
 
 	once sync.Once
 	err  error
@@ -242,6 +253,13 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		r.gone(key)
 		return reconcile.Result{}, nil
 	}
+	if !r.selects(object) { // its finalizers and its status are another installation's now
+		if r.end(key) != nil {
+			r.log.Info("a controller is not selected any more", zap.String("kind", r.kind), zap.String("controller", req.Name))
+		}
+		r.dropReport(key)
+		return reconcile.Result{}, nil
+	}
 	hash := digest(object.Object["spec"], object.GetUID(), object.GetLabels(), object.GetAnnotations())
 	r.mu.Lock()
 	same := r.running[key] != nil && r.running[key].hash == hash || r.refused[key] == hash
@@ -268,6 +286,11 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 func (e *engine) gone(key string) {
 	e.end(key).leaves(nil)
 	e.dropReport(key)
+}
+
+// selects says whether this installation runs a controller.
+func (e *engine) selects(object *unstructured.Unstructured) bool {
+	return e.target.Matches(labels.Set(object.GetLabels()))
 }
 
 // begin starts a controller. After the end of the engine it starts none.

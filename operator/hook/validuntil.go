@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -47,17 +48,17 @@ func (p *parents) mark(ctx context.Context, v *view, these []*compose.Object) er
 		}
 		p.wrote(v, id, child, "update")
 		after.SetManagedFields(nil)
-		v.moved = !v.relabeled(child, after) || v.moved
+		v.relabel(child, after)
 		v.children[i] = after
 	}
 	return errors.Join(errs...)
 }
 
-// relabeled reports whether a child differs from what it was by its label alone, and notes
-// it: that calls no hook.
-func (v *view) relabeled(before, after *compose.Object) bool {
+// relabel notes that a child differs from what it was by its label alone, if it does: that
+// calls no hook.
+func (v *view) relabel(before, after *compose.Object) {
 	if writtenBut(before) != writtenBut(after) {
-		return false
+		return
 	}
 	id, version := compose.IDOf(after), v.state.version(before)
 	last := v.state.marked[id]
@@ -67,7 +68,6 @@ func (v *view) relabeled(before, after *compose.Object) bool {
 	// Two: this sync may label a child, and then apply what it has already.
 	last.since = append(last.since[max(0, len(last.since)-1):], after.GetResourceVersion())
 	v.state.marked[id] = last
-	return true
 }
 
 // version is the version of a child, or, if it differs from that by its label alone, the one
@@ -80,11 +80,14 @@ func (s *state) version(child *compose.Object) string {
 	return now
 }
 
-// writtenBut tells an object from what it was, but for the label.
+// writtenBut tells an object from what it was, but for the label, and for what the API server
+// counts and dates.
 func writtenBut(o *compose.Object) string {
 	o = o.DeepCopy()
 	compose.SetUntil(o, time.Time{})
-	return written(o)
+	rest := maps.Clone(o.Object)
+	delete(rest, "metadata")
+	return digest(rest, o.GetLabels(), o.GetAnnotations(), o.GetOwnerReferences(), o.GetFinalizers(), o.GetDeletionTimestamp())
 }
 
 // unmarked are the children whose own write has not the label: an apply has it.

@@ -50,6 +50,7 @@ var hooksVariants = map[string]string{
 	"alone":              `{audit: {enabled: false}, hooks: {enabled: true}}`,
 	"with audit":         `{hooks: {enabled: true, kinds: [configmaps, deployments.apps], namespaces: [apps, other], workers: 9}}`,
 	"its own namespace":  `{audit: {enabled: false}, hooks: {enabled: true, namespaces: [rel-system]}, metrics: {secure: true}}`,
+	"selected":           `{audit: {enabled: false}, hooks: {enabled: true, targetLabelSelector: "installation in (a, b)"}}`,
 	"three replicas":     `{audit: {enabled: false}, hooks: {enabled: true}, replicas: 3, drainPeriodSeconds: 45}`,
 	"without election":   `{audit: {enabled: false}, hooks: {enabled: true}, leaderElection: false}`,
 	"without metrics":    `{audit: {enabled: false}, hooks: {enabled: true}, metrics: {enabled: false}}`,

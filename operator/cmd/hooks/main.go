@@ -41,6 +41,10 @@ an option or a manifest is wrong, or something is missing.`
 	flags := p.cmd.PersistentFlags()
 	flags.StringSliceVar(&p.options.Kinds, "hooks-kinds", nil, "resources that hooks may be about, such as pods or rolebindings.rbac.authorization.k8s.io; repeatable (default: any that RBAC grants)")
 	flags.StringSliceVar(&p.options.Namespaces, "hooks-namespaces", nil, "namespaces from which Secrets and ConfigMaps are read that a controller refers to; repeatable (default none)")
+	const selector = "label selector, such as installation=blue, of the CompositeControllers and DecoratorControllers that this installation runs (default all)"
+	flags.StringVar(&p.options.TargetLabelSelector, "hooks-target-label-selector", "", selector)
+	flags.StringVar(&p.options.TargetLabelSelector, "target-label-selector", "", selector)
+	flags.Lookup("target-label-selector").Hidden = true // as Metacontroller names it
 	flags.IntVar(&p.options.Workers, "hooks-workers", hook.DefaultWorkers, "number of parents of each controller that are worked on at a time")
 	for _, sub := range p.cmd.Commands() {
 		switch sub.Name() {

@@ -51,6 +51,7 @@ func TestWhatIsNotTestedIsNoSuccess(t *testing.T) {
 		"2 is no time as":           {"review", "-f", "-", "--now=tonight"},
 		"2 nothing to review":       {"review", "-f", "-"},
 		"2 Workers: -1":             {"manifests", "--image=x", "--webhook-namespace=hooks", "--hooks-workers=-1"},
+		"2 TargetLabelSelector: ":   {"manifests", "--image=x", "--webhook-namespace=hooks", "--hooks-target-label-selector=a=b=c"},
 		"2 without wildcards":       {"manifests", "--image=x", "--webhook-namespace=hooks", "--hooks-kinds=*"},
 		"2 unknown command \"start": {"start"},
 	} {

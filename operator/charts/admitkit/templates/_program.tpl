@@ -58,6 +58,9 @@
 {{- with .namespaces }}
 - --hooks-namespaces={{ join "," . }}
 {{- end }}
+{{- with .targetLabelSelector }}
+- {{ printf "--hooks-target-label-selector=%s" . | quote }}
+{{- end }}
 - --hooks-workers={{ int .workers }}
 {{- range .extraArgs }}
 - {{ quote . }}
@@ -481,7 +484,7 @@ ADMITKIT_{{ . | upper | replace "-" "_" }}
 {{- define "admitkit.checkHooks" -}}
 {{- $values := .Values -}}
 {{- if not $values.hooks.enabled -}}
-{{- range $name := list "kinds" "namespaces" "extraArgs" "extraEnv" -}}
+{{- range $name := list "kinds" "namespaces" "targetLabelSelector" "extraArgs" "extraEnv" -}}
 {{- if get $values.hooks $name -}}
 {{- fail (printf "hooks.%s: has no effect, because hooks.enabled is false" $name) -}}
 {{- end -}}
@@ -492,7 +495,7 @@ ADMITKIT_{{ . | upper | replace "-" "_" }}
 {{- end -}}
 {{- range $values.hooks.extraArgs -}}
 {{- $flag := regexFind "^--[a-z-]+" . -}}
-{{- $value := get (dict "--hooks-kinds" "kinds" "--hooks-namespaces" "namespaces" "--hooks-workers" "workers") $flag -}}
+{{- $value := get (dict "--hooks-kinds" "kinds" "--hooks-namespaces" "namespaces" "--hooks-workers" "workers" "--hooks-target-label-selector" "targetLabelSelector" "--target-label-selector" "targetLabelSelector") $flag -}}
 {{- if $value -}}
 {{- fail (printf "hooks.extraArgs: %s: set hooks.%s instead, by which the rights go" . $value) -}}
 {{- end -}}
