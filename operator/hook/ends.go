@@ -67,8 +67,8 @@ const (
 
 var _ ctrlmanager.LeaderElectionRunnable = (*ends)(nil)
 
-func newEnds(e *engine, kube ctrlmanager.Manager) *ends {
-	return &ends{engine: e, elected: kube.Elected(), of: map[string]*ending{}, queue: workqueue.NewTypedRateLimitingQueue(
+func newEnds(e *engine) *ends {
+	return &ends{engine: e, elected: e.kube.Elected(), of: map[string]*ending{}, queue: workqueue.NewTypedRateLimitingQueue(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[endKey](firstDelay, lastEndDelay))}
 }
 

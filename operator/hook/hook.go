@@ -44,6 +44,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -81,11 +82,18 @@ const DefaultWorkers = 5
 const MaxWorkers = 1000
 
 // Hooks is the extension. Make one with [New].
-type Hooks struct{ *engine }
+type Hooks struct {
+	options Options
+	target  labels.Selector
+
+	mu     sync.Mutex
+	engine *engine
+	err    error
+}
 
 var (
 	_ extension.Composite       = (*Hooks)(nil)
-	_ extension.ClusterEntitled = (*reconciler)(nil)
+	_ extension.ClusterEntitled = (*part)(nil)
 )
 
 // New returns the extension. AddExtension reports invalid options.
@@ -93,8 +101,7 @@ func New(options Options) *Hooks {
 	if options.Workers == 0 {
 		options.Workers = DefaultWorkers
 	}
-	anew := map[string]chan event.GenericEvent{"CompositeController": make(chan event.GenericEvent), "DecoratorController": make(chan event.GenericEvent)}
-	return &Hooks{&engine{options: options, running: map[string]*running{}, reports: map[string]*report{}, refused: map[string]string{}, anew: anew}}
+	return &Hooks{options: options}
 }
 
 // Parts implements [extension.Composite].
@@ -113,7 +120,40 @@ func (h *Hooks) Parts(extension.Manager) ([]any, error) {
 	if h.target, err = labels.Parse(h.options.TargetLabelSelector); err != nil {
 		return nil, fmt.Errorf("hook options: TargetLabelSelector: %q: %w", h.options.TargetLabelSelector, err)
 	}
-	return []any{&reconciler{h.engine, "CompositeController"}, &reconciler{h.engine, "DecoratorController"}}, nil
+	return []any{&part{hooks: h, kind: "CompositeController"}, &part{hooks: h, kind: "DecoratorController"}}, nil
+}
+
+// part registers the reconciler of one kind.
+type part struct {
+	reconcile.Reconciler // the one that was last registered
+	hooks                *Hooks
+	kind                 string
+}
+
+// Register implements [extension.Reconciler]. It is called again when the manager has lost
+// its Lease, with another manager of controller-runtime: all begins anew then.
+func (p *part) Register(mgr extension.Manager) error {
+	e, err := p.hooks.engineFor(mgr)
+	if err != nil {
+		return err
+	}
+	r := &reconciler{e, p.kind}
+	p.Reconciler = r
+	return r.register(mgr.GetKubeManager())
+}
+
+// engineFor returns the engine that both parts have in a manager of controller-runtime.
+func (h *Hooks) engineFor(mgr extension.Manager) (*engine, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if kube := mgr.GetKubeManager(); h.engine == nil || h.engine.kube != kube {
+		h.engine = &engine{
+			options: h.options, target: h.target, kube: kube, running: map[string]*running{}, reports: map[string]*report{}, refused: map[string]string{},
+			anew: map[string]chan event.GenericEvent{"CompositeController": make(chan event.GenericEvent), "DecoratorController": make(chan event.GenericEvent)},
+		}
+		h.err = h.engine.connect(mgr)
+	}
+	return h.engine, h.err
 }
 
 // engine is what the parts have in common.
@@ -121,11 +161,9 @@ type engine struct {
 	options Options
 	// target selects the controllers.
 	target labels.Selector
+	kube   ctrlmanager.Manager
 
-	once sync.Once
-	err  error
-
-	// The following are set by setup.
+	// The following are set by connect.
 	ctx       context.Context
 	log       *zap.Logger
 	events    events.EventRecorder
@@ -151,11 +189,6 @@ type running struct {
 	*parents
 }
 
-func (e *engine) setup(mgr extension.Manager) error {
-	e.once.Do(func() { e.err = e.connect(mgr) })
-	return e.err
-}
-
 func (e *engine) connect(mgr extension.Manager) error {
 	config, err := cluster.Unthrottled(mgr)
 	if err != nil {
@@ -171,10 +204,10 @@ func (e *engine) connect(mgr extension.Manager) error {
 		return err
 	}
 	e.ctx, e.log = mgr.GetContext(), mgr.GetLogger().Desugar().Named("hook")
-	e.events = mgr.GetKubeManager().GetEventRecorder("admitkit-hooks")
+	e.events = e.kube.GetEventRecorder("admitkit-hooks")
 	e.watches = newWatches(e.dynamic)
-	e.ends = newEnds(e, mgr.GetKubeManager())
-	return errors.Join(mgr.GetKubeManager().Add(e), mgr.GetKubeManager().Add(e.ends))
+	e.ends = newEnds(e)
+	return errors.Join(e.kube.Add(e), e.kube.Add(e.ends))
 }
 
 // Start implements manager.Runnable: what the reconcilers have started ends with it.
@@ -199,16 +232,12 @@ type reconciler struct {
 	kind string
 }
 
-// Register implements [extension.Reconciler].
-func (r *reconciler) Register(mgr extension.Manager) error {
-	if err := r.setup(mgr); err != nil {
-		return err
-	}
-	if err := r.registerEnds(mgr.GetKubeManager()); err != nil {
+func (r *reconciler) register(kube ctrlmanager.Manager) error {
+	if err := r.registerEnds(kube); err != nil {
 		return err
 	}
 	skip := true // of two managers in one process
-	return ctrl.NewControllerManagedBy(mgr.GetKubeManager()).
+	return ctrl.NewControllerManagedBy(kube).
 		Named("hook-" + strings.ToLower(r.kind)).
 		WithOptions(controller.Options{
 			SkipNameValidation: &skip,
@@ -227,8 +256,8 @@ func (r *reconciler) object() *unstructured.Unstructured {
 
 // ClusterRights implements [extension.ClusterEntitled]: the controllers' own objects. What
 // hooks are about, their authors grant.
-func (r *reconciler) ClusterRights() []rbacv1.PolicyRule {
-	resource := strings.ToLower(r.kind) + "s"
+func (p *part) ClusterRights() []rbacv1.PolicyRule {
+	resource := strings.ToLower(p.kind) + "s"
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{resource}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{resource + "/status"}, Verbs: []string{"patch"}},
@@ -237,7 +266,7 @@ func (r *reconciler) ClusterRights() []rbacv1.PolicyRule {
 	}
 }
 
-// Reconcile implements [extension.Reconciler]: the controller of this name runs as its
+// Reconcile implements [reconcile.Reconciler]: the controller of this name runs as its
 // object says now.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	key := r.kind + "/" + req.Name

@@ -7,14 +7,14 @@ import (
 )
 
 var (
-	_ extension.NamespaceEntitled = (*reconciler)(nil)
-	_ extension.AggregateEntitled = (*reconciler)(nil)
+	_ extension.NamespaceEntitled = (*part)(nil)
+	_ extension.AggregateEntitled = (*part)(nil)
 )
 
 // NamespaceRights implements [extension.NamespaceEntitled]: what controllers refer to.
-func (r *reconciler) NamespaceRights() map[string][]rbacv1.PolicyRule {
+func (p *part) NamespaceRights() map[string][]rbacv1.PolicyRule {
 	rights := map[string][]rbacv1.PolicyRule{}
-	for _, namespace := range r.options.Namespaces {
+	for _, namespace := range p.hooks.options.Namespaces {
 		rights[namespace] = []rbacv1.PolicyRule{
 			{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets"}, Verbs: []string{"get", "list", "watch"}},
 		}
@@ -24,4 +24,4 @@ func (r *reconciler) NamespaceRights() map[string][]rbacv1.PolicyRule {
 
 // AggregateLabel implements [extension.AggregateEntitled]: what hooks are about, the authors
 // of controllers grant.
-func (r *reconciler) AggregateLabel() string { return LabelAggregate }
+func (p *part) AggregateLabel() string { return LabelAggregate }

@@ -48,17 +48,17 @@ func (p *parents) mark(ctx context.Context, v *view, these []*compose.Object) er
 		}
 		p.wrote(v, id, child, "update")
 		after.SetManagedFields(nil)
-		v.relabel(child, after)
+		v.relabeled(child, after)
 		v.children[i] = after
 	}
 	return errors.Join(errs...)
 }
 
-// relabel notes that a child differs from what it was by its label alone, if it does: that
-// calls no hook.
-func (v *view) relabel(before, after *compose.Object) {
+// relabeled reports whether a child differs from what it was by its label alone, and notes
+// it: that calls no hook.
+func (v *view) relabeled(before, after *compose.Object) bool {
 	if writtenBut(before) != writtenBut(after) {
-		return
+		return false
 	}
 	id, version := compose.IDOf(after), v.state.version(before)
 	last := v.state.marked[id]
@@ -68,6 +68,7 @@ func (v *view) relabel(before, after *compose.Object) {
 	// Two: this sync may label a child, and then apply what it has already.
 	last.since = append(last.since[max(0, len(last.since)-1):], after.GetResourceVersion())
 	v.state.marked[id] = last
+	return true
 }
 
 // version is the version of a child, or, if it differs from that by its label alone, the one

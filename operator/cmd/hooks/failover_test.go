@@ -9,10 +9,12 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/internal/testkit"
+	"github.com/admitkit/admitkit/manager"
 )
 
 // elects lets the program elect a leader.
@@ -99,4 +101,44 @@ func TestAnEndIsKeptWhileTheLeaderChanges(t *testing.T) {
 	if min(stopped, killed) < 0 || worst > 10*time.Second {
 		t.Errorf("the bindings went %s and %s after their end", stopped, killed)
 	}
+}
+
+func TestHooksGoOnWhenTheirLeaseWasLost(t *testing.T) {
+	testkit.OnlyLong(t) // a leader tries for 10 s to keep its Lease
+	example(t)
+	apply(t, elects)
+	p := newProgram()
+	if err := p.cmd.ParseFlags([]string{bindingKinds, "--hooks-namespaces=transient-binding"}); err != nil {
+		t.Fatal(err)
+	}
+	logger, logs := testkit.Logger(t)
+	mgr, err := manager.New(manager.Options{
+		OperatorFingerprint: "lost", Host: "127.0.0.1", WebhookNamespace: "hooks-system", RESTConfig: operator.Config, Logger: logger,
+		Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)}, RegisterWebHook: new(bool), Watching: manager.WatchingOptions{LeaderElection: true},
+	})
+	if err == nil {
+		err = p.addTo(mgr)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Start(t, mgr) // Reconcile would end, for the kubelet to start it again
+	bound(t, "before", time.Hour)
+	taken := false
+	testkit.Eventually(t, "the Lease is lost", func(ctx context.Context) bool {
+		lease := &coordinationv1.Lease{}
+		if err := admin.Get(ctx, client.ObjectKey{Namespace: "hooks-system", Name: "lost.hooks-system"}, lease); err != nil {
+			return false
+		}
+		if !taken { // its holder may renew it meanwhile
+			other, now, seconds := "somebody-else", metav1.NowMicro(), int32(15)
+			lease.Spec.HolderIdentity, lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds = &other, &now, &seconds
+			taken = admin.Update(ctx, lease) == nil
+		}
+		return logs.FilterMessage("leader election failed").Len() > 0
+	})
+	bound(t, "after", time.Hour)
+	restarted, until := bound(t, "ends", 3*time.Second)
+	policyIs(t, "package controller {")
+	unbound(t, restarted, until)
 }
