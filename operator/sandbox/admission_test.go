@@ -55,7 +55,7 @@ func (i *installed) templates(t *testing.T) {
 		"one by a base that is not there": {derived(func(s *spec) { s.BaseTemplateRef.Name = "none" }), ""},
 		"another image than the base's":   {derived(func(s *spec) { s.Image = image }), "baseTemplateRef locks image, command, args, workspace, egress and pod"},
 		"another command":                 {derived(func(s *spec) { s.Command = []string{"sh"} }), "baseTemplateRef locks"},
-		"another egress":                  {derived(func(s *spec) { s.Egress = &v1alpha1.Egress{Internet: true} }), "baseTemplateRef locks"},
+		"another egress":                  {derived(func(s *spec) { s.Egress = &v1alpha1.SandboxEgress{Egress: v1alpha1.Egress{Internet: true}} }), "baseTemplateRef locks"},
 		"a longer time than the base's":   {derived(func(s *spec) { s.TimeoutSeconds = new(int64(601)) }), "spec.timeoutSeconds: 601 is more than the 600 of the template"},
 		"more CPU than the base's": {
 			derived(func(s *spec) { s.Resources = &v1alpha1.SandboxResources{CPU: amount(t, `"2500m"`)} }),
@@ -77,7 +77,11 @@ func (i *installed) templates(t *testing.T) {
 		"a workspace over the prompt":                   {with(func(s *spec) { s.Workspace = &v1alpha1.SandboxWorkspace{MountPath: "/admitkit/prompt"} }), "must be an absolute path"},
 		"a workspace over everything":                   {with(func(s *spec) { s.Workspace = &v1alpha1.SandboxWorkspace{MountPath: "/var"} }), "must be an absolute path"},
 		"a workspace that climbs":                       {with(func(s *spec) { s.Workspace = &v1alpha1.SandboxWorkspace{MountPath: "/a/../tmp"} }), "must be an absolute path"},
-		"the internet, without the cluster's addresses": {with(func(s *spec) { s.Egress = &v1alpha1.Egress{Internet: true} }), "spec.egress.internet: the addresses of the cluster are not known"},
+		"the internet, without the cluster's addresses": {with(func(s *spec) { s.Egress = &v1alpha1.SandboxEgress{Egress: v1alpha1.Egress{Internet: true}} }), "spec.egress.internet: the addresses of the cluster are not known"},
+		"names, without proxies": {with(func(s *spec) {
+			s.Egress = &v1alpha1.SandboxEgress{Hosts: []v1alpha1.EgressName{{Host: "api.example.com"}}}
+		}), "spec.egress.hosts: the controller makes no proxies, which hold Pods to names: let the operator set --sandbox-proxy-image"},
+		"no names at all": {with(func(s *spec) { s.Egress = &v1alpha1.SandboxEgress{Hosts: []v1alpha1.EgressName{{}}} }), "spec.egress.hosts[0].host"},
 		"a runtime of its own": {with(func(s *spec) {
 			s.Pod = &v1alpha1.SandboxPod{RuntimeClassName: "gvisor", Devices: map[string]int64{"nvidia.com/gpu": 1}}
 		}), ""},

@@ -108,7 +108,7 @@ func (r *runs) start(ctx context.Context, f *facts.Facts, d *decision.Decision) 
 		err = r.hold(ctx, f)
 	}
 	job := f.Plan.Job(f.Run)
-	if err == nil && f.Brokered != nil {
+	if err == nil && f.Proxied != nil {
 		r.proxyOf(f).Into(job)
 		err = r.equip(ctx, f, d)
 	}

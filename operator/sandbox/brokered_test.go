@@ -52,6 +52,10 @@ func TestBrokeredRuns(t *testing.T) {
 	kept := &records{}
 	fail := admissionregistrationv1.Fail
 	gate := extension.MutatingFunc(func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
+		if strings.HasPrefix(pod.Labels[sandbox.LabelRun], listedNode) {
+			pod.Spec.NodeName = listedNode
+			return nil
+		}
 		pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/test"}}
 		return nil
 	}, extension.Scope{Name: "gate", FailurePolicy: &fail, NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"gated": "yes"}}})
@@ -66,7 +70,8 @@ func TestBrokeredRuns(t *testing.T) {
 	i := install(t, sandbox.Options{
 		Interactive: true, SeedImage: pinned,
 		Egress: egress.Options{Mode: egress.ModeOn, PodCIDRs: []string{"10.244.0.0/16"}, ServiceCIDRs: []string{"10.96.0.0/12"}},
-		Broker: sandbox.BrokerOptions{Namespace: l.broker, URL: fmt.Sprintf("https://localhost:%d", l.port), Image: "example.com/sandbox:1", ServiceAccount: "testbrokeredruns-reconciler", UpstreamCA: "upstream"},
+		Proxy:  sandbox.ProxyOptions{Image: "example.com/sandbox:1", UpstreamCA: "upstream"},
+		Broker: sandbox.BrokerOptions{Namespace: l.broker, URL: fmt.Sprintf("https://localhost:%d", l.port), ServiceAccount: "testbrokeredruns-reconciler"},
 	}, func() any { return kept }, func() any { return gate }, func() any { return sealing }, func() any { return sandbox.BrokerPolicies{} })
 	l.story = &story{i, kept}
 	port := int32(6443)
@@ -132,6 +137,7 @@ func TestBrokeredRuns(t *testing.T) {
 			"they lease nothing that they cannot keep":                      l.unkept,
 			"nobody gets into them unless every policy says so":             l.closed,
 			"their proxy has what it needs":                                 l.proxied,
+			"they reach the names of their template without a policy":       l.listed,
 			"they leave no lease":                                           l.revoked,
 			"nobody can claim to be one":                                    l.forged,
 			"the seeds of Workspaces have theirs for as long as they fetch": l.seeded,

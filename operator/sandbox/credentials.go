@@ -28,32 +28,42 @@ const tendAfter = time.Minute
 // equip makes what the proxy of a run needs, and gives the run its credentials. Their leases are in the status before
 // anything uses them.
 func (r *runs) equip(ctx context.Context, f *facts.Facts, d *decision.Decision) error {
-	if err := r.lender.EquipProxy(ctx, f.Run); err != nil {
+	brokered := f.Proxied.Broker != nil
+	if err := r.lender.EquipProxy(ctx, owned.Meta(f.Run), brokered); err != nil || !brokered {
 		return err
 	}
 	now := r.options.Clock.Now()
-	if names := f.Brokered.InContainer; len(names) > 0 {
+	if names := f.Proxied.InContainer; len(names) > 0 {
 		if err := r.lender.Lend(ctx, r.loanOf(f, &d.Status, names)); err != nil {
 			return err
 		}
 	}
 	d.Set(f.Run, v1alpha1.ConditionBrokerReady, true, v1alpha1.BrokerAnswers, "", now)
-	d.Set(f.Run, v1alpha1.ConditionCredentialsReady, true, v1alpha1.CredentialsIssued, fmt.Sprintf("%d are in the container; the proxy sets the others", len(f.Brokered.InContainer)), now)
+	d.Set(f.Run, v1alpha1.ConditionCredentialsReady, true, v1alpha1.CredentialsIssued, fmt.Sprintf("%d are in the container; the proxy sets the others", len(f.Proxied.InContainer)), now)
 	return nil
 }
 
 // proxyOf is the proxy of a run that has one.
 func (r *runs) proxyOf(f *facts.Facts) *workload.Proxy {
+	p := r.proxy(f.Proxied.Mode, f.Proxied.Hosts, f.Proxied.Broker, f.APIServer)
+	p.InContainer = f.Proxied.InContainer
+	return p
+}
+
+// proxy is one that lets through these names, or those that a broker says, and no address of the cluster.
+func (r *runs) proxy(mode v1alpha1.InterceptionMode, hosts []v1alpha1.EgressName, broker *v1alpha1.EgressBroker, apiServer []netip.AddrPort) *workload.Proxy {
 	options := &r.options
-	port, _ := options.Broker.port() // Parts has checked it
-	denied := slices.Concat(options.Egress.PodCIDRs, options.Egress.ServiceCIDRs)
-	for _, at := range f.APIServer {
-		denied = append(denied, netip.PrefixFrom(at.Addr(), at.Addr().BitLen()).String())
+	p := &workload.Proxy{
+		Mode: mode, Hosts: hosts, Image: options.Proxy.Image, UpstreamCA: options.Proxy.UpstreamCA != "",
+		Denied: slices.Concat(options.Egress.PodCIDRs, options.Egress.ServiceCIDRs),
 	}
-	return &workload.Proxy{
-		Mode: f.Brokered.Mode, InContainer: f.Brokered.InContainer, Image: options.Broker.Image, BrokerURL: options.Broker.URL, BrokerPort: port,
-		UpstreamCA: options.Broker.UpstreamCA != "", Denied: denied,
+	for _, at := range apiServer {
+		p.Denied = append(p.Denied, netip.PrefixFrom(at.Addr(), at.Addr().BitLen()).String())
 	}
+	if broker != nil {
+		p.BrokerURL, p.BrokerPort = options.Broker.URL, broker.Port
+	}
+	return p
 }
 
 // loanOf is what the container of a run has on lease by these names.
@@ -61,11 +71,13 @@ func (r *runs) loanOf(f *facts.Facts, status *v1alpha1.SandboxRunStatus, names [
 	run := f.Run
 	return &credentials.Loan{
 		Of: leaseholder(run), Owner: owned.ByRun(run), Names: names, Leases: &status.Credentials, Began: f.Job != nil,
-		Keys:   func(name string) []string { return []string{name} },
-		Fill:   func(name string, value []byte) map[string][]byte { return map[string][]byte{name: value} },
-		Secret: func(data map[string][]byte) *corev1.Secret { return owned.Secret(run, owned.SuffixCredentials, data) },
-		Write:  func(ctx context.Context) error { return r.write(ctx, run, status) },
-		Ask:    r.lender.Ask,
+		Keys: func(name string) []string { return []string{name} },
+		Fill: func(name string, value []byte) map[string][]byte { return map[string][]byte{name: value} },
+		Secret: func(data map[string][]byte) *corev1.Secret {
+			return owned.Secret(owned.Meta(run), owned.SuffixCredentials, data)
+		},
+		Write: func(ctx context.Context) error { return r.write(ctx, run, status) },
+		Ask:   r.lender.Ask,
 		Tampered: func(ctx context.Context, id, did string) {
 			record := recordOf(run, actionTampered, "somebody "+did)
 			record.ID = id
@@ -113,7 +125,7 @@ func (r *runs) tend(ctx context.Context, f *facts.Facts, d *decision.Decision) e
 // revoke has the broker revoke what a run that goes has. What it does not manage within the budget stays in the
 // broker's queue, which survives the run.
 func (r *runs) revoke(ctx context.Context, run *v1alpha1.SandboxRun) {
-	if run.Status.Interception == "" {
+	if e := run.Status.Egress; e == nil || e.Broker == nil {
 		return
 	}
 	r.lender.RevokeAll(ctx, leaseholder(run), len(run.Status.Credentials), func(reason, note string) {

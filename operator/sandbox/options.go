@@ -41,11 +41,15 @@ func (o *Options) checkCollector(namespaces []string) error {
 		return fmt.Errorf("Namespace: %q is one in which runs run: they would reach each other", c.Namespace)
 	case c.Port < 1 || c.Port > 65535:
 		return fmt.Errorf("Port: %d is not from 1 to 65535", c.Port)
-	case !o.Broker.on():
+	case !o.Proxy.on():
 		return nil
 	}
 	// What redirects the connections of a run sees ports, and no addresses.
-	if broker, err := o.Broker.port(); err == nil && slices.Contains([]int32{80, 443, broker}, c.Port) {
+	ports := []int32{80, 443}
+	if broker, err := o.Broker.port(); err == nil {
+		ports = append(ports, broker)
+	}
+	if slices.Contains(ports, c.Port) {
 		return fmt.Errorf("Port: %d is for the proxies of runs alone, as 80, 443 and the broker's are: let the collector have another", c.Port)
 	}
 	return nil
@@ -59,6 +63,34 @@ func (o *Options) collector() *v1alpha1.EgressCollector {
 	return &v1alpha1.EgressCollector{Namespace: o.Collector.Namespace, Port: o.Collector.Port}
 }
 
+// ProxyOptions say of what the proxies of runs and of seeds are made, which hold these to names. The zero value is none: a
+// template, or a seed, with hosts is refused then.
+type ProxyOptions struct {
+	// Image is that of operator/cmd/sandbox. Required with the other, and with a broker.
+	Image string
+	// UpstreamCA is a ConfigMap in the manager's own namespace. Its key ca.crt has authorities, in PEM, that all proxies
+	// accept of servers, besides those of the internet. Default: none.
+	UpstreamCA string
+}
+
+func (o *ProxyOptions) on() bool { return o.Image != "" }
+
+// checkProxy says what is wrong with the options.
+func (o *Options) checkProxy() error {
+	p := &o.Proxy
+	switch {
+	case !p.on() && (p.UpstreamCA != "" || o.Broker.on()):
+		return errors.New("Image: required: name the image of the command sandbox, of which the proxies of runs are made")
+	case !p.on():
+		return nil
+	case p.UpstreamCA != "" && len(validation.IsDNS1123Subdomain(p.UpstreamCA)) > 0:
+		return fmt.Errorf("UpstreamCA: %q is not the name of a ConfigMap", p.UpstreamCA)
+	case len(o.Egress.PodCIDRs) == 0 || len(o.Egress.ServiceCIDRs) == 0:
+		return errors.New("the addresses of the cluster's Pods and Services are required (--cluster-pod-cidrs, --cluster-service-cidrs): a proxy reaches the internet, and these are not part of it")
+	}
+	return nil
+}
+
 // BrokerOptions say where the broker of credentials is, which package broker is. The zero value is none: a run to whose
 // template a BrokerPolicy applies, or that requires credentials, fails then.
 type BrokerOptions struct {
@@ -69,11 +101,6 @@ type BrokerOptions struct {
 	// CAFile has the authorities of the broker's certificate, in PEM, and is read again when it is used. Default: what
 	// the broker writes into its ConfigMap sandbox-broker-ca.
 	CAFile string
-	// Image is that of the command sandbox, for the proxies of runs. Required.
-	Image string
-	// UpstreamCA is a ConfigMap in the manager's own namespace. Its key ca.crt has authorities, in PEM, that the proxies of
-	// all runs accept of servers, besides those of the internet. Default: none.
-	UpstreamCA string
 	// ServiceAccount is the one as which the reconcilers run, in the manager's own namespace. They ask the API server
 	// for its tokens, which the broker takes. Default: sandbox-reconciler.
 	ServiceAccount string
@@ -103,12 +130,6 @@ func (o *Options) checkBroker(namespaces []string) error {
 		return fmt.Errorf("Namespace: %q is not the name of a namespace", b.Namespace)
 	case slices.Contains(namespaces, b.Namespace):
 		return fmt.Errorf("Namespace: %q is one in which runs run: what runs there is too near to the leases", b.Namespace)
-	case b.Image == "":
-		return errors.New("Image: required: name the image of the command sandbox, of which the proxies of runs are made")
-	case b.UpstreamCA != "" && len(validation.IsDNS1123Subdomain(b.UpstreamCA)) > 0:
-		return fmt.Errorf("UpstreamCA: %q is not the name of a ConfigMap", b.UpstreamCA)
-	case len(o.Egress.PodCIDRs) == 0 || len(o.Egress.ServiceCIDRs) == 0:
-		return errors.New("the addresses of the cluster's Pods and Services are required (--cluster-pod-cidrs, --cluster-service-cidrs): a proxy reaches the internet, and these are not part of it")
 	}
 	if _, err := b.port(); err != nil {
 		return err

@@ -11,7 +11,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -40,15 +39,7 @@ import (
 type outputs struct {
 	of   *runs // whose connection it uses
 	logs func(ctx context.Context, pod types.NamespacedName) (io.ReadCloser, error)
-
-	mu   sync.Mutex
-	read map[types.NamespacedName]outputRead
-}
-
-// outputRead is when the output of a run was read, successfully or not, and whether that had ended.
-type outputRead struct {
-	at    time.Time
-	ended bool
+	readings
 }
 
 var _ extension.Reconciler = (*outputs)(nil)
@@ -68,7 +59,7 @@ const (
 )
 
 func newOutputs(r *runs) *outputs {
-	return &outputs{of: r, read: map[types.NamespacedName]outputRead{}}
+	return &outputs{of: r}
 }
 
 // Register makes the controller.
@@ -112,7 +103,7 @@ func (o *outputs) Reconcile(ctx context.Context, item reconcile.Request) (reconc
 		o.forget(item.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if wait := o.wait(item.NamespacedName, run); wait > 0 {
+	if wait := o.wait(item.NamespacedName, o.of.options.Clock.Now(), ended); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	events, closed, err := o.look(ctx, run)
@@ -126,25 +117,6 @@ func (o *outputs) Reconcile(ctx context.Context, item reconcile.Request) (reconc
 		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{RequeueAfter: outputPeriod}, nil
-}
-
-// wait says how long to wait until the output of a run is read again, and else notes that it is read now. One that has ended
-// is read at once, the first time.
-func (o *outputs) wait(key types.NamespacedName, run *v1alpha1.SandboxRun) time.Duration {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	now, ended := o.of.options.Clock.Now(), run.Status.Phase.Terminal()
-	if last, before := o.read[key]; before && last.ended == ended && now.Before(last.at.Add(outputPeriod)) {
-		return last.at.Add(outputPeriod).Sub(now)
-	}
-	o.read[key] = outputRead{now, ended}
-	return 0
-}
-
-func (o *outputs) forget(key types.NamespacedName) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.read, key)
 }
 
 // look reads the last lines of a run. closed says that there will be no other.

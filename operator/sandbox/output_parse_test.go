@@ -70,7 +70,7 @@ func TestHowOftenOutputIsRead(t *testing.T) {
 	key, run := types.NamespacedName{Name: "b"}, &v1alpha1.SandboxRun{Status: v1alpha1.SandboxRunStatus{Phase: v1alpha1.SandboxRunning, PodName: "p"}}
 	expect := func(sentence string, want time.Duration) {
 		t.Helper()
-		if got := o.wait(key, run); got != want {
+		if got := o.wait(key, at.Now(), run.Status.Phase.Terminal()); got != want {
 			t.Errorf("%s: wait %s, want %s", sentence, got, want)
 		}
 	}

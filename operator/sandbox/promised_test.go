@@ -44,10 +44,10 @@ var now = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 func TestTheProxyConnectsNobodyToTheClusterOrItsAPIServer(t *testing.T) {
 	of := New(Options{
 		Egress: egress.Options{PodCIDRs: []string{"10.244.0.0/16"}, ServiceCIDRs: []string{"10.96.0.0/12"}},
-		Broker: BrokerOptions{Namespace: "broker", Image: pinnedImage},
+		Proxy:  ProxyOptions{Image: pinnedImage}, Broker: BrokerOptions{Namespace: "broker"},
 	})
 	f := &facts.Facts{
-		Brokered:  &facts.Brokered{Mode: v1alpha1.InterceptionTransparent, InContainer: []string{"MODEL"}},
+		Proxied:   &facts.Proxied{Mode: v1alpha1.InterceptionTransparent, InContainer: []string{"MODEL"}, Broker: &v1alpha1.EgressBroker{Namespace: "broker", Port: 8443}},
 		APIServer: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:6443"), netip.MustParseAddrPort("[2001:db8::1]:6443")},
 	}
 	want := &workload.Proxy{
@@ -98,7 +98,8 @@ func TestARunGoesThoughItsLeasesAreNotRevokedAndSaysSo(t *testing.T) {
 	r := &runs{shared: &shared{options: options}, events: told, log: zap.New(core)}
 	r.lender = r.lends()
 	r.lender.Broker = &credentials.Broker{Namespace: "broker", CAFile: "nowhere"}
-	r.revoke(t.Context(), &v1alpha1.SandboxRun{Status: v1alpha1.SandboxRunStatus{Interception: v1alpha1.InterceptionTransparent}})
+	asks := &v1alpha1.EgressDecision{Broker: &v1alpha1.EgressBroker{Namespace: "broker"}}
+	r.revoke(t.Context(), &v1alpha1.SandboxRun{Status: v1alpha1.SandboxRunStatus{Interception: v1alpha1.InterceptionTransparent, Egress: asks}})
 	select {
 	case event := <-told.Events:
 		if !strings.HasPrefix(event, "Warning RevokeFailed ") {

@@ -225,7 +225,7 @@ func (r *runs) connect(mgr extension.Manager) error {
 func (r *runs) reads() *facts.Reader {
 	of := &facts.Reader{
 		Cached: r.cached, Live: r.live, Holder: &r.holder, Egress: &r.options.Egress, Clock: r.options.Clock,
-		StartTimeout: r.options.StartTimeout, Collector: r.options.collector(),
+		StartTimeout: r.options.StartTimeout, Proxies: r.options.Proxy.on(), Collector: r.options.collector(),
 	}
 	if b := &r.options.Broker; b.on() {
 		port, _ := b.port() // Parts has checked it
@@ -236,12 +236,12 @@ func (r *runs) reads() *facts.Reader {
 
 // lends returns what lends, without a broker.
 func (r *runs) lends() *credentials.Lender {
-	return &credentials.Lender{Own: r.own, UpstreamCA: r.options.Broker.UpstreamCA, Live: r.live, Writer: r.writer, Clock: r.options.Clock, Log: r.log}
+	return &credentials.Lender{Own: r.own, UpstreamCA: r.options.Proxy.UpstreamCA, Live: r.live, Writer: r.writer, Clock: r.options.Clock, Log: r.log}
 }
 
 // warnOfImages names the operator's own images that may be others tomorrow.
 func (s *shared) warnOfImages(log *zap.Logger) {
-	for flag, image := range map[string]string{"--sandbox-seed-image": s.options.SeedImage, "--broker-image": s.options.Broker.Image} {
+	for flag, image := range map[string]string{"--sandbox-seed-image": s.options.SeedImage, "--sandbox-proxy-image": s.options.Proxy.Image} {
 		if image != "" && !egress.IsDigestPinned(image) {
 			log.Warn("an image names no digest: what runs with credentials can change; it is pulled always", zap.String("flag", flag), zap.String("image", image))
 		}

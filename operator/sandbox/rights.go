@@ -32,7 +32,7 @@ func (s *shared) each(rules ...rbacv1.PolicyRule) map[string][]rbacv1.PolicyRule
 }
 
 // NamespaceRights implements [extension.NamespaceEntitled]: what a run takes, where runs run. It makes Secrets for
-// prompts, and reads those of others with a broker alone.
+// prompts, and reads those of others with proxies alone.
 func (r *runs) NamespaceRights() map[string][]rbacv1.PolicyRule {
 	rules := []rbacv1.PolicyRule{
 		rule(ourGroup, []string{"sandboxruntemplates"}, "get", "list", "watch"),
@@ -50,7 +50,7 @@ func (r *runs) NamespaceRights() map[string][]rbacv1.PolicyRule {
 		rule(coreGroup, []string{"events"}, "list"), // of Jobs whose Pod is refused
 	}
 	rights := r.each(append(rules, r.options.Egress.Rights()...)...)
-	for _, rules := range []map[string][]rbacv1.PolicyRule{r.options.Egress.RightsElsewhere(), r.toBroker()} {
+	for _, rules := range []map[string][]rbacv1.PolicyRule{r.options.Egress.RightsElsewhere(), r.toProxies(), r.toBroker()} {
 		for namespace, more := range rules {
 			rights[namespace] = append(slices.Clone(rights[namespace]), more...)
 		}
@@ -64,34 +64,40 @@ func (r *runs) ClusterRights() []rbacv1.PolicyRule {
 	if r.options.Interactive { // AuditEvents have no namespace
 		rules = append(rules, rule(ourGroup, []string{"auditevents"}, "list"))
 	}
-	if r.options.Broker.on() { // Pod Security is a matter of the namespace's labels
-		namespaces := rule(coreGroup, []string{"namespaces"}, "get")
-		namespaces.ResourceNames = r.namespaces
-		rules = append(rules, namespaces)
+	if r.options.Proxy.on() { // Pod Security is a matter of the namespace's labels
+		rules = append(rules, named(rule(coreGroup, []string{"namespaces"}, "get"), r.namespaces...))
 	}
 	return rules
 }
 
-// toBroker are the rights to have runs with proxies and credentials.
-func (r *runs) toBroker() map[string][]rbacv1.PolicyRule {
-	b := &r.options.Broker
+func named(rule rbacv1.PolicyRule, names ...string) rbacv1.PolicyRule {
+	rule.ResourceNames = names
+	return rule
+}
+
+// toProxies are the rights to have runs and seeds with proxies. Each has an authority of its own, in a Secret.
+func (r *runs) toProxies() map[string][]rbacv1.PolicyRule {
 	rights := r.each(rule(ourGroup, []string{"brokerpolicies"}, "get", "list", "watch"))
-	if !b.on() {
+	if !r.options.Proxy.on() {
 		return rights
-	}
-	named := func(rule rbacv1.PolicyRule, names ...string) rbacv1.PolicyRule {
-		rule.ResourceNames = names
-		return rule
 	}
 	for namespace := range rights {
 		rights[namespace] = append(rights[namespace], rule(coreGroup, []string{"secrets"}, "get", "update", "delete"))
 	}
-	rights[r.own] = append(rights[r.own],
-		named(rule(coreGroup, []string{"secrets"}, "get", "update"), credentials.RootName),
-		named(rule(coreGroup, []string{"serviceaccounts/token"}, "create"), b.ServiceAccount))
-	if b.UpstreamCA != "" {
-		rights[r.own] = append(rights[r.own], named(rule(coreGroup, []string{"configmaps"}, "get"), b.UpstreamCA))
+	rights[r.own] = append(rights[r.own], named(rule(coreGroup, []string{"secrets"}, "get", "update"), credentials.RootName))
+	if ca := r.options.Proxy.UpstreamCA; ca != "" {
+		rights[r.own] = append(rights[r.own], named(rule(coreGroup, []string{"configmaps"}, "get"), ca))
 	}
+	return rights
+}
+
+// toBroker are the rights to have credentials lent.
+func (r *runs) toBroker() map[string][]rbacv1.PolicyRule {
+	b, rights := &r.options.Broker, map[string][]rbacv1.PolicyRule{}
+	if !b.on() {
+		return rights
+	}
+	rights[r.own] = append(rights[r.own], named(rule(coreGroup, []string{"serviceaccounts/token"}, "create"), b.ServiceAccount))
 	// An uninstall has the broker revoke what is left, as the reconcilers can ask it to at any time.
 	rights[b.Namespace] = append(rights[b.Namespace], rule(ourGroup, []string{"credentialleases"}, "list", "delete"))
 	if b.CAFile == "" {

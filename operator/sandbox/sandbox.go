@@ -23,7 +23,8 @@
 // # Where what is
 //
 // This package has what acts: the reconcilers of runs (reconciler.go, apply.go), of
-// Workspaces (workspace_reconciler.go) and of output (output.go). Its rooms are in internal,
+// Workspaces (workspace_reconciler.go), of output (output.go), and of what proxies without a
+// broker refuse (refusals.go). Its rooms are in internal,
 // and each imports only rooms before it:
 //
 //   - conditions: what conditions say, and why an object waits.
@@ -66,7 +67,9 @@ type Options struct {
 	// Default: Mode is auto. Where nothing enforces network policies, runs wait, unless
 	// Mode is off.
 	Egress egress.Options
-	// Broker is the broker of credentials, and says of which image the proxies of runs are. Default: none.
+	// Proxy says of what the proxies of runs and of seeds are made. Default: there are none.
+	Proxy ProxyOptions
+	// Broker is the broker of credentials. Default: none.
 	Broker BrokerOptions
 	// Collector is where recorders of sessions in Pods of runs send what they record. Default: nowhere.
 	Collector CollectorOptions
@@ -147,15 +150,23 @@ func (s *Sandbox) Parts(mgr extension.Manager) ([]any, error) {
 	if err := s.options.checkBroker(s.namespaces); err != nil {
 		return nil, fmt.Errorf("sandbox options: Broker: %w", err)
 	}
+	if err := s.options.checkProxy(); err != nil {
+		return nil, fmt.Errorf("sandbox options: Proxy: %w", err)
+	}
 	if err := s.options.checkCollector(s.namespaces); err != nil {
 		return nil, fmt.Errorf("sandbox options: Collector: %w", err)
 	}
 	s.own = mgr.GetWebhookNamespace()
 	r := newRuns(s.shared)
 	admitting := admission.Options{
-		Namespaces: s.namespaces, Egress: &s.options.Egress, Interactive: s.options.Interactive, Broker: s.options.Broker.on(), SeedImage: s.options.SeedImage,
+		Namespaces: s.namespaces, Egress: &s.options.Egress, Interactive: s.options.Interactive,
+		Broker: s.options.Broker.on(), Proxy: s.options.Proxy.on(), SeedImage: s.options.SeedImage,
 	}
-	return append(admission.Parts(admitting), r, newWorkspaces(r), newOutputs(r)), nil
+	parts := append(admission.Parts(admitting), r, newWorkspaces(r), newOutputs(r))
+	if s.options.Proxy.on() {
+		parts = append(parts, &refusals{of: r})
+	}
+	return parts, nil
 }
 
 // namespacesOf returns the namespaces in which runs run, sorted.

@@ -133,6 +133,11 @@ type EgressDecision struct {
 	Reason string `json:"reason,omitempty"`
 	// Egress is what the template said, and what the proxy of a SandboxRun needs besides.
 	Egress Egress `json:"egress"`
+	// Hosts are the names beyond which the proxy of a SandboxRun, or of a seed, lets nothing through.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	Hosts []EgressName `json:"hosts,omitempty"`
 	// Broker is what the proxy of a SandboxRun asks.
 	// +optional
 	Broker *EgressBroker `json:"broker,omitempty"`

@@ -31,6 +31,8 @@ const (
 	CredentialsReturned = "Returned"
 	// InterceptionPodSecurity: the Pod Security standard of the namespace forbids the redirect.
 	InterceptionPodSecurity = "PodSecurity"
+	// InterceptionNotConfigured: the controller makes no proxies.
+	InterceptionNotConfigured = "ProxyNotConfigured"
 	// InterceptionTooLong: the run may take longer than the certificate authority of its proxy is valid.
 	InterceptionTooLong = "RunTooLong"
 	// InterceptionChanged: BrokerPolicies or the template have changed since the egress of the run was decided.
@@ -48,6 +50,21 @@ const (
 	// InterceptionCooperative tells the run of the proxy by variables of its environment.
 	InterceptionCooperative InterceptionMode = "Cooperative"
 )
+
+// SandboxEgress is what the Pod of a run, or of a seed, may reach: by address, and by name.
+type SandboxEgress struct {
+	Egress `json:",inline"`
+
+	// Hosts are names that the Pod may reach at the ports 443 and 80, through a proxy, which refuses and records every other
+	// name. Where BrokerPolicies apply, it reaches the names that are both here and there. It needs the operator's
+	// --sandbox-proxy-image. Default: no names, or where BrokerPolicies apply those that they allow.
+	// +optional
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=host
+	Hosts []EgressName `json:"hosts,omitempty"`
+}
 
 // SandboxRequires is what runs cannot be without.
 type SandboxRequires struct {

@@ -195,9 +195,9 @@ type SandboxRunTemplateSpec struct {
 	// Workspace is the folder in which the work writes.
 	// +optional
 	Workspace *SandboxWorkspace `json:"workspace,omitempty"`
-	// Egress is what the Pod may reach. Default: nothing, not even names.
+	// Egress is what the Pod may reach, by address, and by name through its proxy. Default: nothing, not even names.
 	// +optional
-	Egress *Egress `json:"egress,omitempty"`
+	Egress *SandboxEgress `json:"egress,omitempty"`
 	// Pod is where the Pods run, and by which runtime. Whoever sets it in a namespace must be allowed to create Pods there.
 	// +optional
 	Pod *SandboxPod `json:"pod,omitempty"`

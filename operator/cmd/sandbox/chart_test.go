@@ -26,7 +26,8 @@ const (
 	// The names in the files of the chart, in whose place its templates put those of the values.
 	placeholders = "--image=placeholder-image --webhook-namespace=placeholder-own --sandbox-namespaces=placeholder-runs "
 	plain        = "controller manifests " + placeholders + "--audit-objects=false --sandbox-network-policy="
-	withBroker   = " --broker-namespace=placeholder-broker --broker-image=placeholder-image --cluster-pod-cidrs=10.0.0.0/16 --cluster-service-cidrs=10.1.0.0/16"
+	withProxy    = " --sandbox-proxy-image=placeholder-image --cluster-pod-cidrs=10.0.0.0/16 --cluster-service-cidrs=10.1.0.0/16"
+	withBroker   = withProxy + " --broker-namespace=placeholder-broker"
 	brokersOwn   = "broker manifests --image=placeholder-image --webhook-namespace=placeholder-broker --sandbox-namespaces=placeholder-runs"
 )
 
@@ -39,8 +40,9 @@ var chartParts = []struct{ name, command, without string }{
 	{"egress", plain + "on", plain + "off"},
 	{"egress-auto", plain + "auto", plain + "on"},
 	{"egress-cilium", plain + "on --sandbox-cilium", plain + "on"},
-	{"leases", plain + "off" + withBroker, plain + "off"},
-	{"leases-upstream", plain + "off" + withBroker + " --broker-upstream-ca=placeholder-upstream", plain + "off" + withBroker},
+	{"proxy", plain + "off" + withProxy, plain + "off"},
+	{"proxy-upstream", plain + "off" + withProxy + " --sandbox-proxy-upstream-ca=placeholder-upstream", plain + "off" + withProxy},
+	{"leases", plain + "off" + withBroker, plain + "off" + withProxy},
 	{"network", plain + "off --network-policy", plain + "off"},
 	{"broker", brokersOwn, ""},
 	{"broker-network", brokersOwn + " --network-policy", brokersOwn},
@@ -226,6 +228,10 @@ var chartVariants = map[string]struct{ values, controller, broker string }{
 		`{sandbox: {enabled: true, namespaces: [default, agents], interactive: true, seed: {enabled: true}, egress: {networkPolicy: "on", cilium: true, podCIDRs: [10.0.0.0/16], serviceCIDRs: [10.1.0.0/16]}}, imagePullSecrets: [{name: registry}], networkPolicy: {enabled: true, apiServers: [192.0.2.1/32]}}`,
 		"--image=ghcr.io/admitkit/sandbox:0.1.0 --sandbox-namespaces=default,agents --sandbox-interactive --sandbox-seed-image=ghcr.io/admitkit/sandbox:0.1.0 --sandbox-network-policy=on --sandbox-cilium --cluster-pod-cidrs=10.0.0.0/16 --cluster-service-cidrs=10.1.0.0/16 --image-pull-secrets=registry --network-policy --api-servers=192.0.2.1/32", "",
 	},
+	"proxies without a broker": {
+		`{sandbox: {enabled: true, namespaces: [agents], proxy: {enabled: true}, egress: {podCIDRs: [10.0.0.0/16], serviceCIDRs: [10.1.0.0/16]}}}`,
+		"--image=ghcr.io/admitkit/sandbox:0.1.0 --sandbox-namespaces=agents --sandbox-network-policy=auto --cluster-pod-cidrs=10.0.0.0/16 --cluster-service-cidrs=10.1.0.0/16 --sandbox-proxy-image=ghcr.io/admitkit/sandbox:0.1.0", "",
+	},
 	"recorded sessions of this release": {
 		`{sessions: {enabled: true, namespaces: [shop, agents], port: 9444}, sandbox: {enabled: true, namespaces: [agents]}, replicas: 1}`,
 		"--image=ghcr.io/admitkit/sandbox:0.1.0 --sandbox-namespaces=agents --sandbox-network-policy=auto --sandbox-collector-namespace=sandbox-system --sandbox-collector-port=9444 --replicas=1", "",
@@ -239,13 +245,13 @@ var chartVariants = map[string]struct{ values, controller, broker string }{
 		"--image=ghcr.io/admitkit/sandbox:0.1.0 --sandbox-namespaces=agents --sandbox-network-policy=auto --sandbox-collector-namespace=admitkit-system --sandbox-collector-port=8444", "",
 	},
 	"a broker": {
-		`{sandbox: {enabled: true, namespaces: [agents, others], image: {repository: r.example.com/sandbox, tag: "2"}, seed: {enabled: true, image: "r.example.com/git:1"}, egress: {podCIDRs: [10.0.0.0/16, "fd00::/48"], serviceCIDRs: [10.1.0.0/16]}, broker: {enabled: true, namespace: leases, upstreamCA: private}}, clusterName: blue, logLevel: debug, drainPeriodSeconds: 20, networkPolicy: {enabled: true}}`,
-		"--image=r.example.com/sandbox:2 --sandbox-namespaces=agents,others --sandbox-seed-image=r.example.com/git:1 --sandbox-network-policy=auto --cluster-pod-cidrs=10.0.0.0/16,fd00::/48 --cluster-service-cidrs=10.1.0.0/16 --broker-namespace=leases --broker-image=r.example.com/sandbox:2 --broker-upstream-ca=private --cluster-name=blue --zap-log-level=debug --drain-period=20s --network-policy",
+		`{sandbox: {enabled: true, namespaces: [agents, others], image: {repository: r.example.com/sandbox, tag: "2"}, seed: {enabled: true, image: "r.example.com/git:1"}, egress: {podCIDRs: [10.0.0.0/16, "fd00::/48"], serviceCIDRs: [10.1.0.0/16]}, proxy: {upstreamCA: private}, broker: {enabled: true, namespace: leases}}, clusterName: blue, logLevel: debug, drainPeriodSeconds: 20, networkPolicy: {enabled: true}}`,
+		"--image=r.example.com/sandbox:2 --sandbox-namespaces=agents,others --sandbox-seed-image=r.example.com/git:1 --sandbox-network-policy=auto --cluster-pod-cidrs=10.0.0.0/16,fd00::/48 --cluster-service-cidrs=10.1.0.0/16 --broker-namespace=leases --sandbox-proxy-image=r.example.com/sandbox:2 --sandbox-proxy-upstream-ca=private --cluster-name=blue --zap-log-level=debug --drain-period=20s --network-policy",
 		"--image=r.example.com/sandbox:2 --webhook-namespace=leases --sandbox-namespaces=agents,others --broker-controller=system:serviceaccount:sandbox-system:sandbox-reconciler --cluster-name=blue --zap-log-level=debug --drain-period=20s --network-policy",
 	},
 	"a broker, and flags of one's own": {
 		`{sandbox: {enabled: true, namespaces: [agents], interactive: true, extraArgs: [--tolerate-selector-terms=a=b], egress: {networkPolicy: "on", podCIDRs: [10.0.0.0/16], serviceCIDRs: [10.1.0.0/16]}, broker: {enabled: true, leaseDuration: 1m, sourceConnections: 64, extraArgs: [--github-url=https://github.example.com]}, resources: {requests: {cpu: 100m}, limits: {memory: 1Gi}}}}`,
-		"--image=ghcr.io/admitkit/sandbox:0.1.0 --sandbox-namespaces=agents --sandbox-interactive --sandbox-network-policy=on --cluster-pod-cidrs=10.0.0.0/16 --cluster-service-cidrs=10.1.0.0/16 --broker-namespace=sandbox-broker --broker-image=ghcr.io/admitkit/sandbox:0.1.0 --tolerate-selector-terms=a=b --requests=cpu=100m,memory=64Mi --limits=memory=1Gi",
+		"--image=ghcr.io/admitkit/sandbox:0.1.0 --sandbox-namespaces=agents --sandbox-interactive --sandbox-network-policy=on --cluster-pod-cidrs=10.0.0.0/16 --cluster-service-cidrs=10.1.0.0/16 --broker-namespace=sandbox-broker --sandbox-proxy-image=ghcr.io/admitkit/sandbox:0.1.0 --tolerate-selector-terms=a=b --requests=cpu=100m,memory=64Mi --limits=memory=1Gi",
 		"--image=ghcr.io/admitkit/sandbox:0.1.0 --webhook-namespace=sandbox-broker --sandbox-namespaces=agents --broker-controller=system:serviceaccount:sandbox-system:sandbox-reconciler --lease-duration=1m --broker-source-connections=64 --github-url=https://github.example.com --requests=cpu=100m,memory=64Mi --limits=memory=1Gi",
 	},
 }
@@ -356,8 +362,10 @@ func TestTheChartRefusesAWrongSandboxAndNamesTheValue(t *testing.T) {
 		`{sandbox: {enabled: true, namespaces: [Agents]}}`:                            "namespaces",
 		`{sandbox: {namespaces: [agents]}}`:                                           "sandbox.namespaces: has no effect without sandbox.enabled",
 		`{sandbox: {broker: {enabled: true}}}`:                                        "sandbox.broker.enabled: has no effect without sandbox.enabled",
-		enabled(`, broker: {upstreamCA: a}`):                                          "sandbox.broker.upstreamCA: has no effect without sandbox.broker.enabled",
-		enabled(`, broker: {enabled: true}`):                                          "sandbox.egress.podCIDRs, serviceCIDRs: required with sandbox.broker.enabled",
+		enabled(`, proxy: {upstreamCA: a}`):                                           "sandbox.proxy.upstreamCA: has no effect without sandbox.proxy.enabled or sandbox.broker.enabled",
+		`{sandbox: {proxy: {enabled: true}}}`:                                         "sandbox.proxy.enabled: has no effect without sandbox.enabled",
+		enabled(`, proxy: {enabled: true}`):                                           "sandbox.egress.podCIDRs, serviceCIDRs: required with sandbox.proxy.enabled",
+		enabled(`, broker: {enabled: true}`):                                          "sandbox.egress.podCIDRs, serviceCIDRs: required with sandbox.proxy.enabled and sandbox.broker.enabled",
 		enabled(`, seed: {image: a}`):                                                 "sandbox.seed.image: has no effect without sandbox.seed.enabled",
 		enabled(`, egress: {networkPolicy: maybe}`):                                   "networkPolicy",
 		enabled(`, egress: {networkPolicy: "off", cilium: true}`):                     "sandbox.egress.cilium: has no effect",

@@ -28,7 +28,7 @@ type controller struct {
 func newControllerCommand() *cobra.Command {
 	c := &controller{}
 	c.cmd = command.New("sandbox", c.addTo, command.WithOptionFlags("sandbox options: ", "sandbox"), command.WithInstallOptions(func(o *manager.InstallOptions) {
-		if c.options.Broker.Namespace != "" {
+		if c.options.Proxy.Image != "" {
 			o.Objects = append(o.Objects, sandbox.RootSecret())
 		}
 	}))
@@ -60,11 +60,11 @@ func (c *controller) bind(flags *pflag.FlagSet) {
 	command.NameOptions(flags, "sandbox-network-policy", "Egress: Mode")
 	command.NameOptions(flags, "cluster-pod-cidrs", "Egress: PodCIDRs")
 	command.NameOptions(flags, "cluster-service-cidrs", "Egress: ServiceCIDRs")
+	flags.StringVar(&o.Proxy.Image, "sandbox-proxy-image", "", "image of this program, of which the proxies are that hold runs and seeds to names (required with --broker-namespace; default none: templates and Workspaces with egress.hosts are refused)")
+	flags.StringVar(&o.Proxy.UpstreamCA, "sandbox-proxy-upstream-ca", "", "ConfigMap in the controller's namespace whose key ca.crt has authorities, in PEM, that all proxies accept of servers, besides those of the internet (default none)")
 	flags.StringVar(&o.Broker.Namespace, "broker-namespace", "", "namespace of the broker (default none: runs to whose templates BrokerPolicies apply fail)")
 	flags.StringVar(&o.Broker.URL, "broker-url", "", "URL of the broker (default https://sandbox-broker.NAMESPACE.svc:8443); Pods of runs reach --broker-namespace at its port")
 	flags.StringVar(&o.Broker.CAFile, "broker-ca-file", "", "authorities of the broker's certificate, in PEM (default: what the broker writes into its ConfigMap sandbox-broker-ca)")
-	flags.StringVar(&o.Broker.Image, "broker-image", "", "image of this program, of which the proxies of runs are (required with --broker-namespace)")
-	flags.StringVar(&o.Broker.UpstreamCA, "broker-upstream-ca", "", "ConfigMap in the controller's namespace whose key ca.crt has authorities, in PEM, that the proxies of all runs accept of servers, besides those of the internet (default none)")
 	flags.StringVar(&o.Broker.ServiceAccount, "broker-account", sandbox.DefaultServiceAccount, "ServiceAccount of the reconcilers, as which they ask the broker; name it there in --broker-controller")
 	flags.StringVar(&o.Collector.Namespace, "sandbox-collector-namespace", "", "namespace of admitkit, if it records sessions in SandboxRuns: their network policies let all of them reach its Pods at --sandbox-collector-port (default none, and a recorder reaches what its template names)")
 	flags.Int32Var(&o.Collector.Port, "sandbox-collector-port", 0, fmt.Sprintf("port of admitkit --sessions-port (default %d with --sandbox-collector-namespace)", sandbox.DefaultCollectorPort))

@@ -26,6 +26,9 @@ func TestTheBrokerAndTheProxySayWhatIsMissing(t *testing.T) {
 		{"egress-proxy --mode=transparent --upstream-ca-file=nowhere", "--upstream-ca-file"},
 		{"egress-proxy --mode=transparent --upstream-ca-file=egress_test.go", "--upstream-ca-file: egress_test.go: no certificate in it"},
 		{"egress-proxy --mode=transparent --max-connections=0", "--max-connections"},
+		{"egress-proxy --mode=transparent --ca-cert-file=egress_test.go --ca-key-file=egress_test.go", "--broker-url"},
+		{"egress-proxy --mode=transparent --ca-cert-file=egress_test.go --ca-key-file=egress_test.go --hosts=api.example.com", "--hosts: must be a list of names in JSON"},
+		{"egress-proxy --mode=transparent --ca-cert-file=egress_test.go --ca-key-file=egress_test.go --hosts=[]", "CA: there is no certificate"},
 	} {
 		cmd := newCommand()
 		cmd.SetArgs(strings.Fields(c.args))

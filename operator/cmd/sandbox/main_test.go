@@ -31,7 +31,7 @@ var manifests = []string{"controller", "manifests", "--image=x", "--webhook-name
 
 // brokered are the flags of a controller with a broker.
 var brokered = slices.Concat(manifests, []string{
-	"--sandbox-namespaces=agents", "--broker-namespace=broker", "--broker-image=registry.example.com/sandbox:1", "--cluster-pod-cidrs=10.244.0.0/16", "--cluster-service-cidrs=10.96.0.0/12",
+	"--sandbox-namespaces=agents", "--broker-namespace=broker", "--sandbox-proxy-image=registry.example.com/sandbox:1", "--cluster-pod-cidrs=10.244.0.0/16", "--cluster-service-cidrs=10.96.0.0/12",
 })
 
 func TestWrongFlagsAreNamed(t *testing.T) {
@@ -43,12 +43,12 @@ func TestWrongFlagsAreNamed(t *testing.T) {
 		"2 --sandbox-workers: -1":                                   append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--sandbox-workers=-1"),
 		"2 --sandbox-start-timeout: 1ms":                            append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--sandbox-start-timeout=1ms"),
 		"2 --cluster-pod-cidrs":                                     append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--cluster-pod-cidrs=10.0.0.1/8"),
-		"2 --broker-namespace: required":                            append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--broker-image=x"),
-		"2 --broker-image: required":                                append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--broker-namespace=broker"),
-		"2 (--cluster-pod-cidrs":                                    append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--broker-namespace=broker", "--broker-image=x"),
-		"2 is one in which runs run":                                append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--broker-namespace=agents", "--broker-image=x"),
+		"2 --broker-namespace: required":                            append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--broker-url=https://x"),
+		"2 --sandbox-proxy-image: required":                         append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--broker-namespace=broker"),
+		"2 (--cluster-pod-cidrs":                                    append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--sandbox-proxy-image=x"),
+		"2 is one in which runs run":                                append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--broker-namespace=agents", "--sandbox-proxy-image=x"),
 		"2 --broker-url: ":                                          append(slices.Clone(brokered), "--broker-url=http://x"),
-		"2 --broker-upstream-ca: ":                                  append(slices.Clone(brokered), "--broker-upstream-ca=A/b"),
+		"2 --sandbox-proxy-upstream-ca: ":                           append(slices.Clone(brokered), "--sandbox-proxy-upstream-ca=A/b"),
 		"2 unknown command":                                         {"typo"},
 		"2 unknown command \"reconile\" for \"sandbox controller\"": {"controller", "reconile"},
 		"2 unknown command \"serve\" for \"sandbox broker\"":        {"broker", "serve"},

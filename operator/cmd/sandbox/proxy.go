@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -26,6 +27,7 @@ type proxyFlags struct {
 	mode, address     string
 	certFile, keyFile string
 	broker            protocol.ClientOptions
+	hosts             string
 	upstream          string
 	deny              []string
 	maxConnections    int
@@ -37,9 +39,10 @@ func newProxyCommand() *cobra.Command {
 	f := &proxyFlags{}
 	cmd := &cobra.Command{
 		Use:   "egress-proxy",
-		Short: "Let the connections of a run through, as the broker says",
+		Short: "Let the connections of a run through, as the broker or a list says",
 		Long: `Let the connections of a run through to the names that BrokerPolicies allow, with their
-credentials. It runs as a container beside the run, and has no right on the cluster.`,
+credentials, or without a broker to those of a list. It runs as a container beside the run, and
+has no right on the cluster.`,
 		Args: func(cmd *cobra.Command, args []string) error { return command.Wrong(cobra.NoArgs(cmd, args)) },
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
 	}
@@ -48,7 +51,8 @@ credentials. It runs as a container beside the run, and has no right on the clus
 	flags.StringVar(&f.address, "address", "127.0.0.1:15001", "where the proxy listens")
 	flags.StringVar(&f.certFile, "ca-cert-file", "/run/admitkit/ca/tls.crt", "certificate of the run's authority, in PEM")
 	flags.StringVar(&f.keyFile, "ca-key-file", "/run/admitkit/ca/tls.key", "key of that certificate, in PEM")
-	flags.StringVar(&f.broker.URL, "broker-url", "", "URL of the broker (required)")
+	flags.StringVar(&f.broker.URL, "broker-url", "", "URL of the broker (required without --hosts: these are all names then)")
+	flags.StringVar(&f.hosts, "hosts", "", "names beyond which nothing goes, whatever the broker says, as a list in JSON: [{\"host\": \"api.example.com\", \"ports\": [443]}]")
 	flags.StringVar(&f.broker.CAFile, "broker-ca-file", "/run/admitkit/broker/ca.crt", "authorities of the broker's certificate, in PEM")
 	flags.StringVar(&f.broker.TokenFile, "broker-token-file", "/run/admitkit/token/token", "projected ServiceAccount token of audience "+protocol.Audience)
 	flags.StringVar(&f.upstream, "upstream-ca-file", "", "authorities, in PEM, that the proxy accepts of servers besides those of the internet (default none)")
@@ -115,12 +119,26 @@ func (f *proxyFlags) options() (proxy.Options, error) {
 	if options.CA, err = readPair(f.certFile, f.keyFile); err != nil {
 		return options, err
 	}
+	return options, f.governedBy(&options)
+}
+
+// governedBy says by what the proxy goes: the broker, a list, or both.
+func (f *proxyFlags) governedBy(options *proxy.Options) error {
+	if f.hosts != "" {
+		if err := json.Unmarshal([]byte(f.hosts), &options.Within); err != nil {
+			return fmt.Errorf("--hosts: must be a list of names in JSON: %w", err)
+		}
+	}
+	if f.broker.URL == "" && options.Within != nil {
+		options.Broker = &proxy.Listed{Names: options.Within, Log: os.Stdout}
+		return nil
+	}
 	client, err := protocol.NewClient(f.broker)
 	if err != nil {
-		return options, fmt.Errorf("--broker-url, --broker-ca-file and --broker-token-file: %w", err)
+		return fmt.Errorf("--broker-url, --broker-ca-file and --broker-token-file: %w", err)
 	}
 	options.Broker = client
-	return options, nil
+	return nil
 }
 
 // roots returns the authorities of the internet and those of a file, nil without a file.

@@ -212,7 +212,7 @@ func (i *installation) applyManifests(t *testing.T) {
 		}, common...),
 		append([]string{
 			program, "controller", "manifests", "--webhook-namespace", controllers, "--broker-namespace", brokers,
-			"--broker-image", i.sandbox, "--sandbox-seed-image", i.sandbox, "--sandbox-network-policy", "on",
+			"--sandbox-proxy-image", i.sandbox, "--sandbox-seed-image", i.sandbox, "--sandbox-network-policy", "on",
 			"--cluster-pod-cidrs", podRange, "--cluster-service-cidrs", services,
 		}, common...),
 	} {

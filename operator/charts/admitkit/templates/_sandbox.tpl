@@ -9,8 +9,8 @@
 {{- if ne .egress.networkPolicy "off" }}{{ $parts = append $parts "egress" }}{{ end -}}
 {{- if eq .egress.networkPolicy "auto" }}{{ $parts = append $parts "egress-auto" }}{{ end -}}
 {{- if .egress.cilium }}{{ $parts = append $parts "egress-cilium" }}{{ end -}}
+{{- if or .proxy.enabled .broker.enabled }}{{ $parts = append $parts "proxy" }}{{ if .proxy.upstreamCA }}{{ $parts = append $parts "proxy-upstream" }}{{ end }}{{ end -}}
 {{- if .broker.enabled }}{{ $parts = concat $parts (list "leases" "broker") }}{{ end -}}
-{{- if and .broker.enabled .broker.upstreamCA }}{{ $parts = append $parts "leases-upstream" }}{{ end -}}
 {{- if include "admitkit.hasNetworkPolicy" $ }}
 {{- $parts = append $parts "network" -}}
 {{- if .broker.enabled }}{{ $parts = append $parts "broker-network" }}{{ end -}}
@@ -25,7 +25,7 @@
 {{- $broker := .Values.sandbox.broker -}}
 {{- $image := include "admitkit.image" (dict "root" . "image" .Values.sandbox.image) -}}
 {{- range include "admitkit.sandboxParts" . | fromJsonArray -}}
-{{- $text := $.Files.Get (printf "files/sandbox/%s.yaml" .) | replace "placeholder-own" $.Release.Namespace | replace "placeholder-broker" $broker.namespace | replace "placeholder-image" $image | replace "placeholder-upstream" $broker.upstreamCA -}}
+{{- $text := $.Files.Get (printf "files/sandbox/%s.yaml" .) | replace "placeholder-own" $.Release.Namespace | replace "placeholder-broker" $broker.namespace | replace "placeholder-image" $image | replace "placeholder-upstream" $.Values.sandbox.proxy.upstreamCA -}}
 {{- range splitList "\n---\n" $text -}}
 {{- $document := . -}}
 {{- $namespaces := list "" -}}
@@ -83,8 +83,9 @@
 {{- else }}{{ if .collector.port }}{{ fail "sandbox.collector.port: has no effect without sandbox.collector.namespace: set that, or leave this out" }}{{ end }}{{ end -}}
 {{- with .egress.podCIDRs }}{{ $flags = append $flags (printf "--cluster-pod-cidrs=%s" (join "," .)) }}{{ end -}}
 {{- with .egress.serviceCIDRs }}{{ $flags = append $flags (printf "--cluster-service-cidrs=%s" (join "," .)) }}{{ end -}}
-{{- if .broker.enabled }}{{ $flags = concat $flags (list (printf "--broker-namespace=%s" .broker.namespace) (printf "--broker-image=%s" $image)) }}{{ end -}}
-{{- with .broker.upstreamCA }}{{ $flags = append $flags (printf "--broker-upstream-ca=%s" .) }}{{ end -}}
+{{- if or .proxy.enabled .broker.enabled }}{{ $flags = append $flags (printf "--sandbox-proxy-image=%s" $image) }}{{ end -}}
+{{- with .proxy.upstreamCA }}{{ $flags = append $flags (printf "--sandbox-proxy-upstream-ca=%s" .) }}{{ end -}}
+{{- if .broker.enabled }}{{ $flags = append $flags (printf "--broker-namespace=%s" .broker.namespace) }}{{ end -}}
 {{- end -}}
 {{ include "admitkit.sandboxFlags" (dict "root" . "command" "controller" "namespace" .Release.Namespace "more" $flags) }}
 {{- end -}}
@@ -159,10 +160,10 @@ sandbox,sandbox-registrar,sandbox-reconciler
 {{- define "admitkit.checkSandbox" -}}
 {{- with .Values.sandbox -}}
 {{- include "admitkit.needs" (list "sandbox" "enabled" . (dict "namespaces" list "interactive" false "startTimeout" "15m" "workers" 16 "auditObjects" true "extraArgs" list)) -}}
-{{- include "admitkit.needs" (list "sandbox.broker" "enabled" .broker (dict "namespace" "sandbox-broker" "createNamespace" true "upstreamCA" "" "leaseDuration" "5m" "sourceConnections" 32 "extraArgs" list)) -}}
+{{- include "admitkit.needs" (list "sandbox.broker" "enabled" .broker (dict "namespace" "sandbox-broker" "createNamespace" true "leaseDuration" "5m" "sourceConnections" 32 "extraArgs" list)) -}}
 {{- include "admitkit.needs" (list "sandbox.seed" "enabled" .seed (dict "image" "")) -}}
 {{- if not .enabled -}}
-{{- range $path, $set := dict "sandbox.broker.enabled" .broker.enabled "sandbox.seed.enabled" .seed.enabled "sandbox.collector.namespace" .collector.namespace "sandbox.egress.cilium" .egress.cilium "sandbox.egress.podCIDRs" .egress.podCIDRs "sandbox.egress.serviceCIDRs" .egress.serviceCIDRs -}}
+{{- range $path, $set := dict "sandbox.proxy.enabled" .proxy.enabled "sandbox.broker.enabled" .broker.enabled "sandbox.seed.enabled" .seed.enabled "sandbox.collector.namespace" .collector.namespace "sandbox.egress.cilium" .egress.cilium "sandbox.egress.podCIDRs" .egress.podCIDRs "sandbox.egress.serviceCIDRs" .egress.serviceCIDRs -}}
 {{- if $set }}{{ fail (printf "%s: has no effect without sandbox.enabled: set that, or leave this out" $path) }}{{ end -}}
 {{- end -}}
 {{- else -}}
@@ -189,10 +190,15 @@ sandbox,sandbox-registrar,sandbox-reconciler
 
 {{- define "admitkit.checkSandboxBroker" -}}
 {{- with .Values.sandbox -}}
-{{- if .broker.enabled -}}
-{{- if or (not .egress.podCIDRs) (not .egress.serviceCIDRs) -}}
-{{- fail "sandbox.egress.podCIDRs, serviceCIDRs: required with sandbox.broker.enabled: a proxy reaches the internet, and the addresses of the cluster's Pods and Services are not part of it" -}}
+{{- if and .proxy.upstreamCA (not .proxy.enabled) (not .broker.enabled) -}}
+{{- fail "sandbox.proxy.upstreamCA: has no effect without sandbox.proxy.enabled or sandbox.broker.enabled: set one of them, or leave this out" -}}
 {{- end -}}
+{{- if or .proxy.enabled .broker.enabled -}}
+{{- if or (not .egress.podCIDRs) (not .egress.serviceCIDRs) -}}
+{{- fail "sandbox.egress.podCIDRs, serviceCIDRs: required with sandbox.proxy.enabled and sandbox.broker.enabled: a proxy reaches the internet, and the addresses of the cluster's Pods and Services are not part of it" -}}
+{{- end -}}
+{{- end -}}
+{{- if .broker.enabled -}}
 {{- if has .broker.namespace (append .namespaces $.Release.Namespace) -}}
 {{- fail (printf "sandbox.broker.namespace: %s is one in which runs run, or that of the release: what is there is too near to the leases" .broker.namespace) -}}
 {{- end -}}

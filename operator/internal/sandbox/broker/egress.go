@@ -2,10 +2,7 @@ package broker
 
 import (
 	"context"
-	"fmt"
 	"net/http"
-	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -26,11 +23,7 @@ func (b *service) egress(ctx context.Context, of *run) (*protocol.Egress, error)
 	for i := range policies {
 		spec := &policies[i].Spec
 		for _, name := range spec.Egress {
-			allowed := protocol.Name{Host: name.Host, Ports: name.Ports}
-			if own := name.OwnCredentials; own != nil {
-				allowed.Headers, allowed.QueryKeys = own.Headers, own.QueryKeys
-			}
-			found.Allow = append(found.Allow, allowed)
+			found.Allow = append(found.Allow, protocol.NameOf(&name))
 		}
 		if end := spec.EgressDiscovery; policies[i].Discovers(now) && (found.DiscoverUntil == nil || found.DiscoverUntil.Before(end.ExpiresAt.Time)) {
 			found.DiscoverUntil = &end.ExpiresAt.Time
@@ -52,47 +45,20 @@ func (b *service) egress(ctx context.Context, of *run) (*protocol.Egress, error)
 
 // report puts on record what a proxy refused, removed, or let through in a discovery.
 func (b *service) report(ctx context.Context, who *caller, of *run, report protocol.Report) error {
-	if problem := checkReport(&report); problem != "" {
+	if problem := report.Problem(); problem != "" {
 		return refuse(http.StatusBadRequest, protocol.CodeBadRequest, "%s", problem)
 	}
-	for _, entry := range report.Entries {
-		action, what := "egress-refused", "refused"
-		switch {
-		case entry.Removed:
-			action, what = "sign-in-removed", "sent on without what would sign the run in"
-		case entry.Allowed:
-			action, what = "egress-discovered", "let through by a discovery"
-		}
-		record := runRecord(who, of, digest(string(of.UID), report.ID, entry.Host, fmt.Sprint(entry.Port), entry.Reason), action)
+	for i := range report.Entries {
+		entry := &report.Entries[i]
+		record := runRecord(who, of, entry.Digest(string(of.UID), report.ID), "")
 		record.Denied = !entry.Allowed
-		record.Reason = fmt.Sprintf("%d connections to %q, port %d, were %s from %s to %s: %q",
-			entry.Count, entry.Host, entry.Port, what, entry.First.UTC().Format(time.RFC3339), entry.Last.UTC().Format(time.RFC3339), entry.Reason)
+		record.Action, record.Reason = entry.Told()
 		if err := b.recorder.Record(ctx, record); err != nil {
 			b.log.Error("a report of a proxy is not recorded")
 			return later(http.StatusServiceUnavailable, protocol.CodeAuditUnavailable, 5, "the report cannot be recorded")
 		}
 	}
 	return nil
-}
-
-func checkReport(report *protocol.Report) string {
-	if report.ID == "" || len(report.ID) > 64 || strings.ContainsRune(report.ID, 0) {
-		return "id: must have from 1 to 64 characters"
-	}
-	if len(report.Entries) == 0 || len(report.Entries) > protocol.MaxReported {
-		return fmt.Sprintf("entries: must be from 1 to %d", protocol.MaxReported)
-	}
-	for i, entry := range report.Entries {
-		switch {
-		case entry.Host == "" || len(entry.Host) > protocol.MaxDetail || strings.ContainsRune(entry.Host, 0):
-			return fmt.Sprintf("entries[%d].host: must have from 1 to %d characters", i, protocol.MaxDetail)
-		case entry.Reason == "" || len(entry.Reason) > protocol.MaxDetail:
-			return fmt.Sprintf("entries[%d].reason: must have from 1 to %d characters", i, protocol.MaxDetail)
-		case entry.Port < 0 || entry.Port > 65535 || entry.Count < 1 || entry.First.IsZero() || entry.Last.Before(entry.First):
-			return fmt.Sprintf("entries[%d]: needs a port, a count and the times of the first and the last", i)
-		}
-	}
-	return ""
 }
 
 // runRecord begins a record about a run.

@@ -80,7 +80,7 @@ func (o *processOptions) run() error {
 			mgr.AddExtension(broker.New(*o.Broker)))
 	} else {
 		err = mgr.AddExtension(sandbox.New(sandbox.Options{
-			Broker: o.Asks, Egress: egress.Options{Mode: egress.ModeOn, PodCIDRs: []string{"10.244.0.0/16"}, ServiceCIDRs: []string{"10.96.0.0/12"}},
+			Broker: o.Asks, Proxy: sandbox.ProxyOptions{Image: "example.com/sandbox:1"}, Egress: egress.Options{Mode: egress.ModeOn, PodCIDRs: []string{"10.244.0.0/16"}, ServiceCIDRs: []string{"10.96.0.0/12"}},
 		}))
 	}
 	if err != nil {
@@ -195,7 +195,7 @@ func newFaulty(t *testing.T) *faulty {
 	}
 	f.options.CertFile, f.options.KeyFile, f.ca = certificate(t)
 	f.controller = processOptions{KubeConfig: user.KubeConfig, WebhookNamespace: own, Asks: sandbox.BrokerOptions{
-		Namespace: f.WebhookNamespace, URL: fmt.Sprintf("https://localhost:%d", listen), CAFile: f.ca, Image: "example.com/sandbox:1", ServiceAccount: account,
+		Namespace: f.WebhookNamespace, URL: fmt.Sprintf("https://localhost:%d", listen), CAFile: f.ca, ServiceAccount: account,
 	}}
 	f.startBroker()
 	f.start("controller", f.controller)

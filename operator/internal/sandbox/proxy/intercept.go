@@ -263,8 +263,7 @@ func hostPort(scheme, name string, port int32) string {
 
 // withoutSignIn removes what would sign the run in, and has it on record.
 func (p *Proxy) withoutSignIn(out *http.Request, name string, port int32) {
-	egress, _ := p.policy.current() // or nothing passes
-	headers, query := passing(egress, name, port)
+	headers, query := p.policy.passing(name, port)
 	for _, removed := range strip(out, headers, query) {
 		p.reports.addRemoved(name, port, removed)
 	}

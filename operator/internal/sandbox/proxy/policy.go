@@ -25,6 +25,8 @@ const (
 // policy is what the run may reach, as the broker last said.
 type policy struct {
 	broker Broker
+	// within is what the template of the run lists, which bounds what the broker says; nil is no bound.
+	within []protocol.Name
 	log    *zap.Logger
 
 	mu   sync.RWMutex
@@ -32,7 +34,9 @@ type policy struct {
 	at   time.Time
 }
 
-func newPolicy(broker Broker, log *zap.Logger) *policy { return &policy{broker: broker, log: log} }
+func newPolicy(o *Options) *policy {
+	return &policy{broker: o.Broker, within: o.Within, log: o.Logger}
+}
 
 // refresh asks the broker. An answer that the run has ended counts at once.
 func (p *policy) refresh(ctx context.Context) error {
@@ -87,7 +91,11 @@ func (p *policy) allows(host string, port int32) error {
 	if problem := checkName(host); problem != nil {
 		return problem
 	}
-	if slices.ContainsFunc(egress.Allow, func(name protocol.Name) bool { return name.Allows(host, port) }) {
+	of := func(name protocol.Name) bool { return name.Allows(host, port) }
+	if p.within != nil && !slices.ContainsFunc(p.within, of) {
+		return fmt.Errorf("egress.hosts does not list %s, port %d", host, port)
+	}
+	if slices.ContainsFunc(egress.Allow, of) {
 		return nil
 	}
 	if until := egress.DiscoverUntil; until != nil && time.Now().Before(*until) {

@@ -61,8 +61,10 @@ type Resolver interface {
 type Options struct {
 	// Mode says how connections come in. Required.
 	Mode Mode
-	// Broker is required.
+	// Broker is required. [Listed] is one where there is none.
 	Broker Broker
+	// Within are names beyond which nothing goes, whatever the broker says. Default: no bound.
+	Within []protocol.Name
 	// CA is the authority of the run. Required.
 	CA runca.Pair
 	// Roots are the authorities of servers. Default: those of the system.
@@ -120,7 +122,7 @@ func New(options Options) (*Proxy, error) {
 	options.MaxConnections = cmp.Or(options.MaxConnections, defaultConnections)
 	p := &Proxy{options: options, log: options.Logger, authority: authority, connections: newConnections()}
 	p.reports = newReports(options.Broker, p.log)
-	p.policy = newPolicy(options.Broker, p.log)
+	p.policy = newPolicy(&p.options)
 	p.leases = &leases{broker: options.Broker, held: map[string]*held{}}
 	p.dialer = &dialer{resolver: options.Resolver, refused: refusedRanges(options.Deny)}
 	p.transport = p.newTransport()

@@ -98,7 +98,7 @@ type outside struct {
 	server  *httptest.Server
 }
 
-func newOutside(t *testing.T, mode Mode) *outside {
+func newOutside(t *testing.T, mode Mode, change ...func(*Options, int32)) *outside {
 	t.Helper()
 	now := time.Now()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -140,11 +140,14 @@ func newOutside(t *testing.T, mode Mode) *outside {
 	o.trust.AppendCertsFromPEM(root.Certificate)
 	roots := x509.NewCertPool()
 	roots.AddCert(authority.Certificate)
-	o.Proxy, err = New(Options{
+	options := Options{
 		Mode: mode, Broker: o.broker, CA: *ca, Roots: roots, Deny: []netip.Prefix{netip.MustParsePrefix("198.41.0.0/24")},
 		Resolver: names{"api.example.com": "127.0.0.1", "other.example.com": "127.0.0.1", "inside.example.com": "10.0.0.1"},
-	})
-	if err != nil {
+	}
+	for _, c := range change {
+		c(&options, o.port)
+	}
+	if o.Proxy, err = New(options); err != nil {
 		t.Fatal(err)
 	}
 	// The server is on this machine.

@@ -58,17 +58,33 @@ func signs(name string) bool {
 		slices.ContainsFunc(signsIn, func(word string) bool { return strings.Contains(letters, word) })
 }
 
-// passing are the headers and keys of the query that go on to a host.
-func passing(egress *protocol.Egress, host string, port int32) (headers, query []string) {
-	if egress == nil {
+// passing are the headers and keys of the query that go on to a host: those that both the broker and the list of the
+// template let pass, if there is one.
+func (p *policy) passing(host string, port int32) (headers, query []string) {
+	egress, err := p.current()
+	if err != nil {
 		return nil, nil
 	}
-	for i := range egress.Allow {
-		if name := &egress.Allow[i]; name.Allows(host, port) {
+	headers, query = ownOf(egress.Allow, host, port)
+	if p.within == nil {
+		return headers, query
+	}
+	headersWithin, queryWithin := ownOf(p.within, host, port)
+	return both(headers, headersWithin), both(query, queryWithin)
+}
+
+// ownOf are those that names let pass to a host.
+func ownOf(names []protocol.Name, host string, port int32) (headers, query []string) {
+	for i := range names {
+		if name := &names[i]; name.Allows(host, port) {
 			headers, query = append(headers, name.Headers...), append(query, name.QueryKeys...)
 		}
 	}
 	return headers, query
+}
+
+func both(a, b []string) []string {
+	return slices.DeleteFunc(a, func(name string) bool { return !has(b, name) })
 }
 
 // maxProtocols is more than the names of protocols take that people use.

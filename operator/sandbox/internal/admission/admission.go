@@ -25,8 +25,8 @@ type Options struct {
 	// Namespaces are those in which runs run, and Egress says how Pods are held to the egress of their template.
 	Namespaces []string
 	Egress     *egress.Options
-	// Interactive lets runs be Interactive, and Broker says that there is one of credentials.
-	Interactive, Broker bool
+	// Interactive lets runs be Interactive, Broker says that there is one of credentials, and Proxy that there are proxies.
+	Interactive, Broker, Proxy bool
 	// SeedImage is that of seeds that name none, if there is one.
 	SeedImage string
 }

@@ -74,7 +74,13 @@ func (g *gate) check(kind string, template, base *v1alpha1.SandboxRunTemplateSpe
 	if err := egress.Check(&p.Egress, g.Egress); err != nil {
 		return denied(kind, "spec.egress.%w", err)
 	}
-	for _, warning := range egress.Warnings(&p.Egress, g.Egress) {
+	if len(p.Hosts) > 0 && !g.Proxy {
+		return denied(kind, "spec.egress.hosts: %s", workload.NoProxies)
+	}
+	if most := int64(workload.MaxProxied.Seconds()); len(p.Hosts) > 0 && p.Timeout > most {
+		return denied(kind, "spec.timeoutSeconds: %d, and a run with egress.hosts has at most %d, since the authority of its proxy ends then", p.Timeout, most)
+	}
+	for _, warning := range append(egress.Warnings(&p.Egress, g.Egress), brokerpolicy.NameWarnings("hosts", p.Hosts)...) {
 		req.Warnf("spec.egress.%s", warning)
 	}
 	if p.Interactive != nil && !g.Interactive {

@@ -1,11 +1,36 @@
 package brokerpolicy
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 )
+
+// RefuseNames says what is wrong with names that can be reached, by their field, "" if nothing is.
+func RefuseNames(field string, names []v1alpha1.EgressName) string {
+	for i := range names {
+		if problem := RefuseHost(names[i].Host); problem != "" {
+			return fmt.Sprintf("%s[%d].host: %q %s", field, i, names[i].Host, problem)
+		}
+	}
+	return ""
+}
+
+// NameWarnings says which ports of names nothing opens.
+func NameWarnings(field string, names []v1alpha1.EgressName) (warnings []string) {
+	for i := range names {
+		for _, port := range names[i].Ports {
+			if port != 443 && port != 80 {
+				warnings = append(warnings, fmt.Sprintf("%s[%d].ports: the network policy of a run opens ports 443 and 80 only: name the addresses of %s, port %d, in egress.cidrs of the template", field, i, names[i].Host, port))
+			}
+		}
+	}
+	return warnings
+}
 
 // RefuseHost says why a host cannot be a name in a policy, "" if it can.
 func RefuseHost(host string) string {

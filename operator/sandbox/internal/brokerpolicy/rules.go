@@ -88,10 +88,8 @@ func (r *rules) Validate(ctx context.Context, policy *v1alpha1.BrokerPolicy, req
 
 // refuse says what is wrong with the names in a policy, "" if nothing is.
 func refuse(spec *v1alpha1.BrokerPolicySpec) string {
-	for i := range spec.Egress {
-		if problem := RefuseHost(spec.Egress[i].Host); problem != "" {
-			return fmt.Sprintf("spec.egress[%d].host: %q %s", i, spec.Egress[i].Host, problem)
-		}
+	if problem := RefuseNames("spec.egress", spec.Egress); problem != "" {
+		return problem
 	}
 	for i := range spec.Grants.Credentials {
 		if problem := refuseGrant(spec, i); problem != "" {

@@ -10,13 +10,7 @@ import (
 
 // warnings says what a policy has that its author may not expect.
 func warnings(spec *v1alpha1.BrokerPolicySpec) (warnings []string) {
-	for i := range spec.Egress {
-		for _, port := range spec.Egress[i].Ports {
-			if port != 443 && port != 80 {
-				warnings = append(warnings, fmt.Sprintf("spec.egress[%d].ports: the network policy of a run opens ports 443 and 80 only: name the addresses of %s, port %d, in egress.cidrs of the template", i, spec.Egress[i].Host, port))
-			}
-		}
-	}
+	warnings = NameWarnings("spec.egress", spec.Egress)
 	for i := range spec.Grants.Credentials {
 		for _, warning := range grantWarnings(spec, &spec.Grants.Credentials[i]) {
 			warnings = append(warnings, fmt.Sprintf("spec.grants.credentials[%d].%s", i, warning))

@@ -64,32 +64,36 @@ func (l *Lender) root(ctx context.Context) (*runca.Pair, error) {
 	return made, nil
 }
 
-// makeAuthority makes the Secret with the authority of the run's proxy. Only the proxy mounts its key. Old clients
-// want the root in the bundle, too.
-func (l *Lender) makeAuthority(ctx context.Context, run *v1alpha1.SandboxRun, brokerCA, upstream string) error {
+// makeAuthority makes the Secret with the authority of the proxy of a run or a seed. Only the proxy mounts its key. Old
+// clients want the root in the bundle, too.
+func (l *Lender) makeAuthority(ctx context.Context, of metav1.ObjectMeta, brokerCA, upstream string) error {
+	owner := of.OwnerReferences[0]
 	root, err := l.root(ctx)
 	if err != nil {
 		return err
 	}
-	there, err := l.Read(ctx, client.ObjectKeyFromObject(owned.Secret(run, owned.SuffixProxy, nil)), owned.ByRun(run))
+	there, err := l.Read(ctx, client.ObjectKeyFromObject(owned.Secret(of, owned.SuffixProxy, nil)), owner)
 	if err != nil {
 		return err
 	}
 	if there != nil && l.isAuthority(there, root) && string(there.Data[owned.KeyBrokerCA]) == brokerCA && string(there.Data[owned.KeyUpstreamCA]) == upstream {
 		return nil
 	}
-	pair, err := runca.NewRun(root, run.Namespace, run.Name, l.Clock.Now())
+	pair, err := runca.NewRun(root, of.Namespace, owner.Name, l.Clock.Now())
 	if err != nil {
 		return err
 	}
 	data := map[string][]byte{
 		corev1.TLSCertKey: pair.Certificate, corev1.TLSPrivateKeyKey: pair.Key,
-		owned.KeyCA: bytes.Join([][]byte{pair.Certificate, root.Certificate}, nil), owned.KeyBrokerCA: []byte(brokerCA),
+		owned.KeyCA: bytes.Join([][]byte{pair.Certificate, root.Certificate}, nil),
+	}
+	if brokerCA != "" {
+		data[owned.KeyBrokerCA] = []byte(brokerCA)
 	}
 	if upstream != "" {
 		data[owned.KeyUpstreamCA] = []byte(upstream)
 	}
-	return l.storeSecret(ctx, there, owned.Secret(run, owned.SuffixProxy, data))
+	return l.storeSecret(ctx, there, owned.Secret(of, owned.SuffixProxy, data))
 }
 
 // isAuthority reports whether a Secret has what an earlier attempt made, and the run can begin with it.

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,17 +37,20 @@ type Lender struct {
 	Log    *zap.Logger
 }
 
-// EquipProxy makes what the proxy of a run needs: an authority of its own, and those that it trusts.
-func (l *Lender) EquipProxy(ctx context.Context, run *v1alpha1.SandboxRun) error {
-	_, ca, err := l.Broker.Client(ctx)
-	if err != nil {
-		return Obstacle(err)
+// EquipProxy makes what the proxy of a run or a seed needs, by the metadata of what belongs to it: an authority of its own,
+// and those that it trusts.
+func (l *Lender) EquipProxy(ctx context.Context, of metav1.ObjectMeta, brokered bool) (err error) {
+	ca := ""
+	if brokered {
+		if _, ca, err = l.Broker.Client(ctx); err != nil {
+			return Obstacle(err)
+		}
 	}
 	upstream, err := l.upstream(ctx)
 	if err != nil {
 		return Obstacle(err)
 	}
-	err = l.makeAuthority(ctx, run, ca, upstream)
+	err = l.makeAuthority(ctx, of, ca, upstream)
 	if apierrors.IsNotFound(err) { // the root
 		return Obstacle(err)
 	}

@@ -31,7 +31,7 @@ func TestARunWaitsForABrokerThatFailsAndFailsIfItIsRefused(t *testing.T) {
 			t.Errorf("%s: %+v", sentence, of)
 			continue
 		}
-		f := factsOf(t, func(f *facts.Facts) { f.Job, f.Run.Status.JobUID, f.Plan, f.Unbrokered = nil, "", &workload.Plan{}, of })
+		f := factsOf(t, func(f *facts.Facts) { f.Job, f.Run.Status.JobUID, f.Plan, f.Unproxied = nil, "", &workload.Plan{}, of })
 		f.Run.Status.Phase = ""
 		if d := Of(f, now); (d.Status.Phase == v1alpha1.SandboxFailed) != test.fatal || !test.fatal && (!d.Poll || d.Status.Phase != v1alpha1.SandboxPending) {
 			t.Errorf("%s: %+v", sentence, d.Status)

@@ -89,12 +89,12 @@ func (d *Decision) decideStart(f *facts.Facts, now time.Time) {
 		return
 	}
 	d.Set(f.Run, v1alpha1.ConditionTemplateResolved, true, v1alpha1.SandboxResolved, "", now)
-	if f.Unbrokered != nil {
-		d.Wait(f.Run, f.Unbrokered, now)
+	if f.Unproxied != nil {
+		d.Wait(f.Run, f.Unproxied, now)
 		return
 	}
-	if f.Brokered != nil {
-		d.Set(f.Run, v1alpha1.ConditionInterceptionUnavailable, false, string(f.Brokered.Mode), f.Brokered.How, now)
+	if f.Proxied != nil {
+		d.Set(f.Run, v1alpha1.ConditionInterceptionUnavailable, false, string(f.Proxied.Mode), f.Proxied.How, now)
 	} else { // a policy may have applied while the run waited
 		meta.RemoveStatusCondition(&d.Status.Conditions, v1alpha1.ConditionInterceptionUnavailable)
 	}
@@ -114,8 +114,8 @@ func (d *Decision) decideStart(f *facts.Facts, now time.Time) {
 		d.Set(f.Run, v1alpha1.ConditionWorkspaceBound, true, v1alpha1.WorkspaceClaimed, "", now)
 	}
 	d.Status.Egress, d.Start = f.Held, true
-	if f.Brokered != nil {
-		d.Status.Interception = f.Brokered.Mode
+	if f.Proxied != nil {
+		d.Status.Interception = f.Proxied.Mode
 	}
 	if f.Plan.Interactive != nil && d.Status.Interactive == nil {
 		d.Status.Interactive = &v1alpha1.InteractiveStatus{Limits: *f.Plan.Interactive.DeepCopy()}

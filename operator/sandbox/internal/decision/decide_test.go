@@ -177,7 +177,7 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 		"a run whose credentials nobody can issue fails at once, and says why": {
 			func(f *facts.Facts) {
 				f.Job, f.Run.Status, f.Plan = nil, v1alpha1.SandboxRunStatus{}, &workload.Plan{}
-				f.Unbrokered = &conditions.Obstacle{Condition: v1alpha1.ConditionBrokerReady, Reason: v1alpha1.BrokerNotConfigured, Message: "no broker", Fatal: true}
+				f.Unproxied = &conditions.Obstacle{Condition: v1alpha1.ConditionBrokerReady, Reason: v1alpha1.BrokerNotConfigured, Message: "no broker", Fatal: true}
 			},
 			func(d *Decision) bool {
 				c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionCompleted)

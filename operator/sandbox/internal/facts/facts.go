@@ -58,9 +58,9 @@ type Facts struct {
 	// Plan is what the template and the run make together, and unresolved why there is none.
 	Plan       *workload.Plan
 	Unresolved *conditions.Obstacle
-	// Brokered is what BrokerPolicies make of the run, nil if none applies, and unbrokered why they cannot.
-	Brokered   *Brokered
-	Unbrokered *conditions.Obstacle
+	// Proxied is what names and BrokerPolicies make of the run, nil if it has neither, and Unproxied why they cannot.
+	Proxied   *Proxied
+	Unproxied *conditions.Obstacle
 	// Held is how the Pods are to be held, and unheld why they cannot be.
 	Held   *v1alpha1.EgressDecision
 	Unheld *conditions.Obstacle
@@ -84,8 +84,9 @@ type Reader struct {
 	Clock  clock.PassiveClock
 	// StartTimeout is how long the work of a run has to begin.
 	StartTimeout time.Duration
-	// Broker is where Pods with a proxy reach the broker, nil for none.
-	Broker *v1alpha1.EgressBroker
+	// Proxies says that there are proxies, and Broker is where these reach the broker, nil for none.
+	Proxies bool
+	Broker  *v1alpha1.EgressBroker
 	// Collector is where recorders in Pods send what they record, nil for nowhere.
 	Collector *v1alpha1.EgressCollector
 }
@@ -119,7 +120,7 @@ func (r *Reader) Read(ctx context.Context, run *v1alpha1.SandboxRun) (*Facts, er
 	if err := r.readPlan(ctx, f); err != nil || f.Plan == nil {
 		return f, err
 	}
-	if err := r.readBrokered(ctx, f); err != nil || f.Unbrokered != nil {
+	if err := r.readProxied(ctx, f); err != nil || f.Unproxied != nil {
 		return f, err
 	}
 	if err := r.readHold(ctx, f); err != nil {
@@ -271,7 +272,10 @@ func (r *Reader) checkHold(ctx context.Context, f *Facts) (err error) {
 		if f.Held, err = r.Holder.Decide(ctx, &f.Plan.Egress, f.APIServer); err != nil {
 			return err
 		}
-		f.Held.Broker, f.Held.Collector = r.brokerOf(f), r.Collector
+		f.Held.Collector = r.Collector
+		if f.Proxied != nil {
+			f.Held.Hosts, f.Held.Broker = f.Proxied.Hosts, f.Proxied.Broker
+		}
 	} else if err := egress.CheckAPIServer(f.Held, f.APIServer); err != nil {
 		return err
 	}

@@ -17,9 +17,13 @@ import (
 	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
-// Brokered is what BrokerPolicies make of a run: it has a proxy, and credentials.
-type Brokered struct {
+// Proxied is what names and BrokerPolicies make of a run: it has a proxy, and with policies credentials.
+type Proxied struct {
 	Mode v1alpha1.InterceptionMode
+	// Hosts are the names beyond which the proxy lets nothing through, none for no such bound. Without a broker they are all.
+	Hosts []v1alpha1.EgressName
+	// Broker is what the proxy asks, nil if no policy applies.
+	Broker *v1alpha1.EgressBroker
 	// How says how connections come to the proxy, and what that does not hold.
 	How string
 	// InContainer are the credentials that the container gets, sorted.
@@ -29,56 +33,75 @@ type Brokered struct {
 // labelPodSecurity is the label of a namespace by which Pod Security refuses Pods.
 const labelPodSecurity = "pod-security.kubernetes.io/enforce"
 
-// readBrokered reads what applies to the template, and what that makes of the run.
-func (r *Reader) readBrokered(ctx context.Context, f *Facts) error {
+// readProxied reads what applies to the template, and what that makes of the run.
+func (r *Reader) readProxied(ctx context.Context, f *Facts) error {
 	run, template := f.Run, f.Run.Spec.TemplateRef.Name
 	apply, others, err := brokerpolicy.ForTemplate(ctx, r.Cached, run.Namespace, template)
 	if err != nil {
 		return err
 	}
-	decided := run.Status.Egress != nil
-	if run.Status.Interception == "" && len(apply) == 0 && len(f.Plan.Requires) == 0 {
+	of := r.governed(run, f.Plan, apply)
+	if of == nil {
 		return nil
 	}
+	decided := run.Status.Egress != nil
 	switch {
-	case r.Broker == nil:
-		f.Unbrokered = &conditions.Obstacle{Condition: v1alpha1.ConditionBrokerReady, Reason: v1alpha1.BrokerNotConfigured, Message: brokerpolicy.NotConfigured, Fatal: true}
+	case of.asks && r.Broker == nil:
+		f.Unproxied = &conditions.Obstacle{Condition: v1alpha1.ConditionBrokerReady, Reason: v1alpha1.BrokerNotConfigured, Message: brokerpolicy.NotConfigured, Fatal: true}
 		return nil
-	case decided && run.Status.Interception == "":
-		f.Unbrokered = unavailable(v1alpha1.InterceptionChanged, "BrokerPolicies or the template have changed since the egress of the run was decided: make another run")
+	case !r.Proxies:
+		f.Unproxied = unavailable(v1alpha1.InterceptionNotConfigured, workload.NoProxies)
+		return nil
+	case of.changed:
+		f.Unproxied = unavailable(v1alpha1.InterceptionChanged, "BrokerPolicies or the template have changed since the egress of the run was decided: make another run")
 		return nil
 	case time.Duration(f.Plan.Timeout)*time.Second > workload.MaxProxied:
-		f.Unbrokered = unavailable(v1alpha1.InterceptionTooLong, fmt.Sprintf("timeoutSeconds, or maxLifetimeSeconds, is %d, and a run with a proxy has at most %.0f, since its certificate authority lives for %s",
+		f.Unproxied = unavailable(v1alpha1.InterceptionTooLong, fmt.Sprintf("timeoutSeconds, or maxLifetimeSeconds, is %d, and a run with a proxy has at most %.0f, since its certificate authority lives for %s",
 			f.Plan.Timeout, workload.MaxProxied.Seconds(), runca.RunLife))
 		return nil
 	}
 	if problem := brokerpolicy.ClosedBy(run.Spec.Mode, template, apply); problem != "" && run.Spec.Mode == v1alpha1.SandboxInteractive {
-		f.Unbrokered = &conditions.Obstacle{Condition: v1alpha1.ConditionTemplateResolved, Reason: v1alpha1.SandboxRunTemplateForbids, Message: problem}
+		f.Unproxied = &conditions.Obstacle{Condition: v1alpha1.ConditionTemplateResolved, Reason: v1alpha1.SandboxRunTemplateForbids, Message: problem}
 		return nil
 	}
 	if problem := brokerpolicy.Shortfall(run.Namespace, brokerpolicy.OfTemplate(template), f.Plan.Requires, apply, others); problem != "" {
-		f.Unbrokered = &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: v1alpha1.CredentialsNotGranted, Message: problem}
+		f.Unproxied = &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: v1alpha1.CredentialsNotGranted, Message: problem}
 		return nil
 	}
-	b := &Brokered{Mode: run.Status.Interception, InContainer: delivered(f.Plan.Requires, apply)}
+	p := &Proxied{Mode: run.Status.Interception, Hosts: of.hosts, InContainer: delivered(f.Plan.Requires, apply)}
+	if of.asks {
+		p.Broker = r.Broker
+	}
 	if !decided {
-		b.Mode = modeOf(apply)
-		if f.Unbrokered, err = r.permits(ctx, run.Namespace, b.Mode); err != nil || f.Unbrokered != nil {
+		p.Mode = ModeOf(apply)
+		if f.Unproxied, err = r.Permits(ctx, run.Namespace, p.Mode, len(apply) > 0); err != nil || f.Unproxied != nil {
 			return err
 		}
 	}
-	b.How = howOf(b.Mode, apply)
-	f.Brokered = b
+	p.How = howOf(p.Mode, apply)
+	f.Proxied = p
 	f.Plan.Egress.DNS, f.Plan.Egress.Internet = new(true), true // for the proxy
 	return nil
 }
 
-// brokerOf is the broker that the Pods of a run may reach, nil if they have no proxy.
-func (r *Reader) brokerOf(f *Facts) *v1alpha1.EgressBroker {
-	if f.Brokered == nil {
+// governed is by what the proxy of a run goes.
+type governed struct {
+	hosts []v1alpha1.EgressName
+	// asks says that it asks the broker, and changed that this is not as it was decided.
+	asks, changed bool
+}
+
+// governed returns nil for a run without a proxy. What was decided stays.
+func (r *Reader) governed(run *v1alpha1.SandboxRun, plan *workload.Plan, apply []v1alpha1.BrokerPolicy) *governed {
+	of := &governed{hosts: plan.Hosts, asks: len(apply) > 0 || len(plan.Requires) > 0}
+	if decided := run.Status.Egress; decided != nil {
+		of.hosts, of.changed = decided.Hosts, of.asks && decided.Broker == nil
+		of.asks = of.asks || decided.Broker != nil
+	}
+	if run.Status.Interception == "" && !of.asks && len(of.hosts) == 0 {
 		return nil
 	}
-	return r.Broker
+	return of
 }
 
 func unavailable(reason, message string) *conditions.Obstacle {
@@ -98,8 +121,8 @@ func delivered(requires []string, apply []v1alpha1.BrokerPolicy) (names []string
 	return slices.Compact(names)
 }
 
-// modeOf is transparent, unless every policy accepts in words that it is not.
-func modeOf(apply []v1alpha1.BrokerPolicy) v1alpha1.InterceptionMode {
+// ModeOf is transparent, unless every policy accepts in words that it is not.
+func ModeOf(apply []v1alpha1.BrokerPolicy) v1alpha1.InterceptionMode {
 	if len(apply) == 0 || slices.ContainsFunc(apply, func(p v1alpha1.BrokerPolicy) bool {
 		accepted := p.Spec.Interception.CooperativeAccepted
 		return accepted == nil || !accepted.Accepted
@@ -109,9 +132,9 @@ func modeOf(apply []v1alpha1.BrokerPolicy) v1alpha1.InterceptionMode {
 	return v1alpha1.InterceptionCooperative
 }
 
-// permits says what keeps the namespace from a mode, nil if nothing does: the redirect takes a container with
+// Permits says what keeps the namespace from a mode, nil if nothing does: the redirect takes a container with
 // NET_ADMIN, which Pod Security refuses but for privileged.
-func (r *Reader) permits(ctx context.Context, name string, mode v1alpha1.InterceptionMode) (*conditions.Obstacle, error) {
+func (r *Reader) Permits(ctx context.Context, name string, mode v1alpha1.InterceptionMode, policies bool) (*conditions.Obstacle, error) {
 	if mode == v1alpha1.InterceptionCooperative {
 		return nil, nil //nolint:nilnil // nothing does
 	}
@@ -123,8 +146,12 @@ func (r *Reader) permits(ctx context.Context, name string, mode v1alpha1.Interce
 	if level == "" || level == "privileged" {
 		return nil, nil //nolint:nilnil // nothing does
 	}
-	return unavailable(v1alpha1.InterceptionPodSecurity, fmt.Sprintf("namespace %s has %s=%s, which forbids the init container with NET_ADMIN that redirects connections to the proxy: "+
-		"have runs in a namespace of their own with privileged, or let every BrokerPolicy that applies set spec.interception.cooperativeAccepted", name, labelPodSecurity, level)), nil
+	message := fmt.Sprintf("namespace %s has %s=%s, which forbids the init container with NET_ADMIN that redirects connections to the proxy: have runs in a namespace of their own with privileged",
+		name, labelPodSecurity, level)
+	if policies {
+		message += ", or let every BrokerPolicy that applies set spec.interception.cooperativeAccepted"
+	}
+	return unavailable(v1alpha1.InterceptionPodSecurity, message), nil
 }
 
 // howOf says how connections come to the proxy.

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 
@@ -29,7 +30,7 @@ func TestInterceptionIsTransparentUnlessEveryPolicyAcceptsOther(t *testing.T) {
 		"the only one":  {[]v1alpha1.BrokerPolicy{silent}, v1alpha1.InterceptionTransparent},
 		"one that does": {[]v1alpha1.BrokerPolicy{yes}, v1alpha1.InterceptionCooperative},
 	} {
-		if got := modeOf(test.of); got != test.want {
+		if got := ModeOf(test.of); got != test.want {
 			t.Errorf("%s: %s", sentence, got)
 		}
 	}
@@ -44,7 +45,7 @@ func TestPodSecurityForbidsTheRedirectAndTheRunFails(t *testing.T) {
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{labelPodSecurity: level}}}
 		r := &Reader{Live: fake.NewClientBuilder().WithScheme(scheme).WithObjects(namespace).Build()}
 		for mode, want := range map[v1alpha1.InterceptionMode]bool{v1alpha1.InterceptionTransparent: permits, v1alpha1.InterceptionCooperative: true} {
-			of, err := r.permits(t.Context(), "a", mode)
+			of, err := r.Permits(t.Context(), "a", mode, true)
 			if err != nil || (of == nil) != want || of != nil && (!of.Fatal || of.Condition != v1alpha1.ConditionInterceptionUnavailable) {
 				t.Errorf("%q, %s: %+v, %v", level, mode, of, err)
 			}
@@ -52,30 +53,63 @@ func TestPodSecurityForbidsTheRedirectAndTheRunFails(t *testing.T) {
 	}
 }
 
-// A controller without a broker fails the run at once: no time brings it one.
-func TestWithoutABrokerARunThatRequiresCredentialsFails(t *testing.T) {
+// A controller without a broker, or without proxies, fails the run at once: no time brings it one.
+func TestWhatGovernsARunIsDecidedOnceAndWithoutItTheRunFails(t *testing.T) {
 	scheme, err := controller.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
 	policy := &v1alpha1.BrokerPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p"}, Spec: v1alpha1.BrokerPolicySpec{AppliesToTemplates: []string{"governed"}}}
-	r := &Reader{Cached: fake.NewClientBuilder().WithScheme(scheme).WithObjects(policy).Build()}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(policy, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}).Build()
+	broker, names, others := &v1alpha1.EgressBroker{Namespace: "broker", Port: 8443}, []v1alpha1.EgressName{{Host: "api.example.com"}}, []v1alpha1.EgressName{{Host: "other.example.com"}}
+	const transparent, none = v1alpha1.InterceptionTransparent, v1alpha1.InterceptionMode("")
 	for sentence, test := range map[string]struct {
 		template string
-		requires []string
-		fails    bool
+		plan     workload.Plan
+		proxies  bool
+		broker   *v1alpha1.EgressBroker
+		decided  *v1alpha1.EgressDecision
+		was      v1alpha1.InterceptionMode
+		// fails is the reason, "" if proxied is the proxy, if there is one.
+		fails   string
+		proxied *Proxied
 	}{
-		"one that requires a credential":   {"plain", []string{"MODEL"}, true},
-		"one to which a policy applies":    {"governed", nil, true},
-		"one that has nothing of a broker": {"plain", nil, false},
+		"one that requires a credential, without a broker": {"plain", workload.Plan{Requires: []string{"MODEL"}}, true, nil, nil, none, v1alpha1.BrokerNotConfigured, nil},
+		"one to which a policy applies, without a broker":  {"governed", workload.Plan{Hosts: names}, true, nil, nil, none, v1alpha1.BrokerNotConfigured, nil},
+		"one that has nothing of a broker":                 {"plain", workload.Plan{}, false, nil, nil, none, "", nil},
+		"one with names, without proxies":                  {"plain", workload.Plan{Hosts: names}, false, nil, nil, none, v1alpha1.InterceptionNotConfigured, nil},
+		"one with names":                                   {"plain", workload.Plan{Hosts: names}, true, broker, nil, none, "", &Proxied{Mode: transparent, Hosts: names}},
+		"one with names, too long":                         {"plain", workload.Plan{Hosts: names, Timeout: 48 * 3600}, true, broker, nil, none, v1alpha1.InterceptionTooLong, nil},
+		"one with names, to which a policy applies":        {"governed", workload.Plan{Hosts: names}, true, broker, nil, none, "", &Proxied{Mode: transparent, Hosts: names, Broker: broker}},
+		"one to which a policy applies":                    {"governed", workload.Plan{}, true, broker, nil, none, "", &Proxied{Mode: transparent, Broker: broker}},
+		"one whose template lists others since": {
+			"plain", workload.Plan{Hosts: others}, true, nil, &v1alpha1.EgressDecision{Hosts: names}, transparent, "", &Proxied{Mode: transparent, Hosts: names},
+		},
+		"one whose template lists none any more": {"plain", workload.Plan{}, true, nil, &v1alpha1.EgressDecision{Hosts: names}, transparent, "", &Proxied{Mode: transparent, Hosts: names}},
+		"one without names, whose template lists some since": {
+			"plain", workload.Plan{Hosts: names}, true, nil, &v1alpha1.EgressDecision{}, none, "", nil,
+		},
+		"one with names, to which a policy applies since": {"governed", workload.Plan{Hosts: names}, true, broker, &v1alpha1.EgressDecision{Hosts: names}, transparent, v1alpha1.InterceptionChanged, nil},
+		"one without, to which a policy applies since":    {"governed", workload.Plan{}, true, broker, &v1alpha1.EgressDecision{}, none, v1alpha1.InterceptionChanged, nil},
+		"one whose policies are gone since": {
+			"plain", workload.Plan{}, true, broker, &v1alpha1.EgressDecision{Broker: broker}, transparent, "", &Proxied{Mode: transparent, Broker: broker},
+		},
+		"one whose policies and broker are gone since": {"plain", workload.Plan{}, true, nil, &v1alpha1.EgressDecision{Broker: broker}, transparent, v1alpha1.BrokerNotConfigured, nil},
 	} {
-		f := &Facts{Run: &v1alpha1.SandboxRun{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}}, Plan: &workload.Plan{Requires: test.requires}}
-		f.Run.Spec.TemplateRef.Name = test.template
-		if err := r.readBrokered(t.Context(), f); err != nil {
+		r := &Reader{Cached: c, Live: c, Proxies: test.proxies, Broker: test.broker}
+		f := &Facts{Run: &v1alpha1.SandboxRun{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}}, Plan: &test.plan}
+		f.Run.Spec.TemplateRef.Name, f.Run.Status.Egress, f.Run.Status.Interception = test.template, test.decided, test.was
+		if err := r.readProxied(t.Context(), f); err != nil {
 			t.Fatal(err)
 		}
-		if of := f.Unbrokered; (of != nil) != test.fails || of != nil && (!of.Fatal || of.Reason != v1alpha1.BrokerNotConfigured) {
+		if of := f.Unproxied; (of != nil) != (test.fails != "") || of != nil && (!of.Fatal || of.Reason != test.fails) {
 			t.Errorf("%s: %+v", sentence, of)
+		}
+		if f.Proxied != nil {
+			f.Proxied.How = ""
+		}
+		if !reflect.DeepEqual(f.Proxied, test.proxied) || f.Proxied != nil && (!f.Plan.Egress.Internet || !f.Plan.Egress.AllowsDNS()) {
+			t.Errorf("%s: %+v, and the Pod reaches %+v", sentence, f.Proxied, f.Plan.Egress)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
@@ -42,9 +43,8 @@ func PromptName(run *v1alpha1.SandboxRun, key []byte) string {
 // SuffixUsername ends the keys of a seed's Secret that have users. Names of credentials have no dot.
 const SuffixUsername = ".username"
 
-// Secret is one of the Secrets of a run, with this data.
-func Secret(run *v1alpha1.SandboxRun, suffix string, data map[string][]byte) *corev1.Secret {
-	meta := Meta(run)
+// Secret is one of the Secrets of a run or a Workspace, by the metadata of what belongs to it, with this data.
+func Secret(meta metav1.ObjectMeta, suffix string, data map[string][]byte) *corev1.Secret {
 	meta.Name += suffix
 	return &corev1.Secret{ObjectMeta: meta, Type: corev1.SecretTypeOpaque, Data: data}
 }

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"encoding/json"
 	"maps"
 	"reflect"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
@@ -211,6 +213,57 @@ func TestTheProxyBeginsBeforeTheWorkAndAloneHasAToken(t *testing.T) {
 	}
 	if tokens != 1 || *pod.AutomountServiceAccountToken || slices.ContainsFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "proxy" }) {
 		t.Errorf("%d tokens: %+v", tokens, pod.Containers[0].VolumeMounts)
+	}
+}
+
+// Without a broker there is nobody whom the Pod could ask: it has no token, and no account.
+func TestAProxyWithoutABrokerHasAListAndNoToken(t *testing.T) {
+	job := planned(t, &v1alpha1.SandboxRunTemplateSpec{Image: image}, &v1alpha1.SandboxRunSpec{})
+	p := Proxy{Mode: v1alpha1.InterceptionTransparent, Image: digested, Hosts: []v1alpha1.EgressName{
+		{Host: "*.example.com", Ports: []int32{80, 443}}, {Host: "api.example.com", OwnCredentials: &v1alpha1.OwnCredentials{Headers: []string{"X-Mine"}, QueryKeys: []string{"$(HOME)", "$$"}}},
+	}}
+	p.Into(job)
+	pod := job.Spec.Template.Spec
+	for _, v := range pod.Volumes {
+		if v.Name == "proxy" && (len(v.Projected.Sources) != 1 || v.Projected.Sources[0].Secret == nil || v.Projected.Sources[0].Secret.Name != "sandbox-b-proxy") {
+			t.Errorf("%+v", v.Projected.Sources)
+		}
+	}
+	if pod.ServiceAccountName != "" || *pod.AutomountServiceAccountToken {
+		t.Errorf("the Pod is of account %q", pod.ServiceAccountName)
+	}
+	for _, c := range pod.InitContainers {
+		for _, arg := range c.Args {
+			if strings.HasPrefix(arg, "--broker") {
+				t.Errorf("%s has %s", c.Name, arg)
+			}
+			text, is := strings.CutPrefix(arg, "--hosts=")
+			var names []protocol.Name
+			if err := json.Unmarshal([]byte(text), &names); is && (err != nil || strings.Contains(text, "$") || !reflect.DeepEqual(names, []protocol.Name{
+				{Host: "*.example.com", Ports: []int32{80, 443}}, {Host: "api.example.com", Headers: []string{"X-Mine"}, QueryKeys: []string{"$(HOME)", "$$"}},
+			})) {
+				t.Errorf("%v: %s", err, text)
+			}
+		}
+	}
+	if args := pod.InitContainers[1].Args; !slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--hosts=") }) {
+		t.Errorf("%q", args)
+	}
+}
+
+func TestNamesThatNoProxyCouldHoldAreRefused(t *testing.T) {
+	for host, want := range map[string]string{
+		"api.example.com": "", "*.example.com": "", "*": "would allow every name", "*.com": "whole top-level domain", "192.0.2.1": "is an address", "api.example.com:443": "leave out scheme and path, and write ports",
+		"https://api.example.com": "leave out scheme", "db.shop.svc": "internal to a cluster", "API.example.com": "is not a DNS name in lower case", "api": "has only one label",
+	} {
+		_, err := Of(&v1alpha1.SandboxRunTemplateSpec{Image: image, Egress: &v1alpha1.SandboxEgress{Hosts: []v1alpha1.EgressName{{Host: "fine.example.com"}, {Host: host}}}}, nil)
+		if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), "egress.hosts[1].host: ") || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", host, err, want)
+		}
+	}
+	_, err := Of(&v1alpha1.SandboxRunTemplateSpec{Image: image, Egress: &v1alpha1.SandboxEgress{Egress: v1alpha1.Egress{DNS: new(false)}, Hosts: []v1alpha1.EgressName{{Host: "api.example.com"}}}}, nil)
+	if err == nil || !strings.Contains(err.Error(), "egress.dns: false: the names in hosts must be looked up: leave it out") {
+		t.Errorf("%v", err)
 	}
 }
 

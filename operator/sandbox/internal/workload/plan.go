@@ -35,8 +35,9 @@ type Plan struct {
 	resources     corev1.ResourceList
 	mountPath     string
 	size          resource.Quantity
-	// Egress is what the Pod may reach.
+	// Egress is what the Pod may reach by address, and Hosts by name, through its proxy.
 	Egress v1alpha1.Egress
+	Hosts  []v1alpha1.EgressName
 	pod    v1alpha1.SandboxPod
 	// Timeout is how long the work may take, in seconds, and grace how long its end.
 	Timeout, grace int64
@@ -67,7 +68,10 @@ func Of(template, base *v1alpha1.SandboxRunTemplateSpec) (*Plan, error) {
 			}
 		}
 		if template.Egress != nil {
-			p.Egress = *template.Egress
+			p.Egress, p.Hosts = template.Egress.Egress, template.Egress.Hosts
+			if err := checkNames(template.Egress); err != nil {
+				return nil, fmt.Errorf("egress.%w", err)
+			}
 		}
 		if err := p.place(template.Pod); err != nil {
 			return nil, err

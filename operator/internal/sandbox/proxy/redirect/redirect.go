@@ -21,7 +21,7 @@ type Options struct {
 	// ProxyUID is the user of the proxy, whose own connections go out. No other container of
 	// the Pod may run as this user.
 	ProxyUID uint32
-	// BrokerPort is the port of the broker, to which only the proxy connects, whatever the address.
+	// BrokerPort is the port of the broker, to which only the proxy connects, whatever the address. Default: there is none.
 	BrokerPort uint16
 }
 
@@ -39,8 +39,8 @@ var ports = []uint16{80, 443}
 // network policy opens that to the whole Pod, and work could flood the broker. Other ports are
 // the network policy's.
 func Install(o Options) error {
-	if o.Port == 0 || o.ProxyUID == 0 || o.BrokerPort == 0 {
-		return fmt.Errorf("redirect: port %d, user %d, port of the broker %d: none can be 0; the proxy does not run as root", o.Port, o.ProxyUID, o.BrokerPort)
+	if o.Port == 0 || o.ProxyUID == 0 {
+		return fmt.Errorf("redirect: port %d, user %d: neither can be 0; the proxy does not run as root", o.Port, o.ProxyUID)
 	}
 	conn, err := nftables.New()
 	if err != nil {
@@ -66,7 +66,9 @@ func Install(o Options) error {
 			&expr.Immediate{Register: 1, Data: binaryutil.BigEndian.PutUint16(o.Port)}, &expr.Redir{RegisterProtoMin: 1})})
 		conn.AddRule(&nftables.Rule{Table: ours, Chain: dropped, Exprs: append(to(unix.IPPROTO_UDP, port), &expr.Verdict{Kind: expr.VerdictDrop})})
 	}
-	conn.AddRule(&nftables.Rule{Table: ours, Chain: dropped, Exprs: append(to(unix.IPPROTO_TCP, o.BrokerPort), &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})})
+	if o.BrokerPort != 0 {
+		conn.AddRule(&nftables.Rule{Table: ours, Chain: dropped, Exprs: append(to(unix.IPPROTO_TCP, o.BrokerPort), &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})})
+	}
 	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("redirect: the kernel does not take the rules of nftables (does the container have NET_ADMIN, and the kernel nf_tables with nat?): %w", err)
 	}
