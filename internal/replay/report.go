@@ -11,6 +11,7 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 
+	"github.com/admitkit/admitkit/internal/offline"
 	"github.com/admitkit/admitkit/internal/recording"
 )
 
@@ -174,11 +175,11 @@ func requestOf(e *recording.Entry) string {
 	if request.Namespace != "" {
 		name = request.Namespace + "/" + name
 	}
-	text := fmt.Sprintf("%s %s %s", request.Operation, request.Kind.Kind, name)
+	text := fmt.Sprintf("%s %s %s", request.Operation, request.Kind.Kind, offline.OneLine(name))
 	if request.SubResource != "" {
 		text += " (" + request.Resource.Resource + "/" + request.SubResource + ")"
 	}
-	return text + " by " + request.UserInfo.Username
+	return text + " by " + offline.OneLine(request.UserInfo.Username)
 }
 
 // cut leaves the beginning of a long diff.
@@ -210,7 +211,7 @@ func (r *Report) Text() string {
 	if r.Updated > 0 {
 		fmt.Fprintf(&text, "%d recordings are updated\n", r.Updated)
 	}
-	return text.String()
+	return offline.Printable(text.String())
 }
 
 func (g *Group) write(text *strings.Builder) {

@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/url"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/admitkit/admitkit/internal/offline"
 )
 
 // Formats are the names of the formats in which a result can be written.
@@ -88,7 +91,7 @@ func (r *Result) writeFindings(text *strings.Builder, extension string) {
 		if f.ByUser {
 			about += ", by the user"
 		}
-		fmt.Fprintf(text, "  %s %s: %s\n", f.Object(), about, f.Message)
+		fmt.Fprintf(text, "  %s %s: %s\n", offline.OneLine(f.Object()), about, offline.OneLine(f.Message))
 	}
 	if count > shown {
 		fmt.Fprintf(text, "  and %d more; -o json has them\n", count-shown)
@@ -171,7 +174,7 @@ func (r *Result) junit(w io.Writer, program string) error {
 		}
 		for _, row := range r.Rows {
 			if row.Extension == name && !found[row.Namespace] {
-				suite.Cases = append(suite.Cases, testCase{Class: name, Name: strings.TrimSpace(strconv.Itoa(row.Objects) + " objects " + in(row.Namespace))})
+				suite.add(row)
 			}
 		}
 		suite.Tests = len(suite.Cases)
@@ -191,6 +194,16 @@ func (r *Result) junit(w io.Writer, program string) error {
 	}
 	_, err = fmt.Fprintf(w, "%s%s\n", xml.Header, text)
 	return err
+}
+
+// add adds the test that a namespace is whose findings, if there are some, are only counted.
+func (s *testSuite) add(row *Row) {
+	test := testCase{Class: row.Extension, Name: strconv.Itoa(row.Objects) + " objects" + in(row.Namespace)}
+	if row.Denied+row.Stuck+row.Failed > 0 {
+		test.Failure = &problem{"counted", fmt.Sprintf("%d denied, %d stuck, %d failed, which are only counted; see --findings", row.Denied, row.Stuck, row.Failed)}
+		s.Failures++
+	}
+	s.Cases = append(s.Cases, test)
 }
 
 func (t *testSuites) add(s testSuite) {
@@ -283,7 +296,7 @@ func (r *Result) sarif(w io.Writer, program string) error {
 		}
 		run.Results = append(run.Results, sarifResult{
 			RuleID: f.Extension, Level: f.level(), Message: sarifMessage{joined(f.Outcomes) + ": " + f.Message},
-			Locations:    []sarifLocation{{sarifPhysical{sarifArtifact{at}}, []sarifLogical{{f.Object(), "object"}}}},
+			Locations:    []sarifLocation{{sarifPhysical{sarifArtifact{(&url.URL{Path: at}).String()}}, []sarifLogical{{f.Object(), "object"}}}},
 			Fingerprints: map[string]string{"object/v1": f.Extension + " " + at},
 		})
 	}

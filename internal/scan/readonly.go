@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"path"
+	"regexp"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,13 +21,19 @@ type readOnly struct{ next http.RoundTripper }
 // WrappedRoundTripper lets client-go find the transport below.
 func (r *readOnly) WrappedRoundTripper() http.RoundTripper { return r.next }
 
-// reviews are the resources whose creation only asks something.
-var reviews = []string{"selfsubjectreviews", "tokenreviews", "localsubjectaccessreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews", "subjectaccessreviews"}
+// reviews match the paths of resources whose creation only asks something.
+var reviews = regexp.MustCompile(`(^|/)apis/(authentication|authorization)\.k8s\.io/[^/]+/(namespaces/[^/]+/)?[^/]+reviews$`)
+
+// connections match the paths of subresources that run or reach something, by GET, too: what
+// then happens, an API server does not know.
+var connections = regexp.MustCompile(`(^|/)(api|apis/[^/]+)/[^/]+/(namespaces/[^/]+/)?[^/]+/[^/]+/(exec|attach|portforward|proxy)(/|$)`)
 
 func (r *readOnly) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch {
+	case connections.MatchString(req.URL.Path):
+		return refuse(req)
 	case req.Method == http.MethodGet, req.Method == http.MethodHead:
-	case req.Method == http.MethodPost && slices.Contains(reviews, path.Base(req.URL.Path)):
+	case req.Method == http.MethodPost && reviews.MatchString(req.URL.Path):
 	case slices.Contains(req.URL.Query()["dryRun"], metav1.DryRunAll):
 	default:
 		return refuse(req)

@@ -565,7 +565,7 @@ func report(req *offline.Request, out *offline.Outcome, explain bool) string {
 	if explain && len(out.Steps) > 0 && len(out.NotCalled) > 0 {
 		text.WriteString(whyNot(out))
 	}
-	return text.String() + messages(req, out)
+	return offline.Printable(text.String() + messages(req, out))
 }
 
 // resultOf says what an extension did, or would do if its mode were Enforce.
