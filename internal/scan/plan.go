@@ -53,7 +53,11 @@ func PlanOf(webhooks []*webhook.Webhook, lists []*metav1.APIResourceList) *Plan 
 		var passes []Pass
 		for _, w := range webhooks {
 			at := slices.IndexFunc(versions, func(v version) bool { return receives(w, v.resource) })
-			if at < 0 || !slices.Contains(versions[at].Verbs, "list") { // nothing is stored
+			if at < 0 || !isStored(versions[at].Verbs) {
+				continue
+			}
+			if isReport(versions[at].resource) {
+				p.Left = withLeft(p.Left, w, versions[at].resource.GroupResource().String()+": reports are what scans find, and there would be reports of reports")
 				continue
 			}
 			v := versions[at]
@@ -77,6 +81,12 @@ func PlanOf(webhooks []*webhook.Webhook, lists []*metav1.APIResourceList) *Plan 
 		}
 	}
 	return p
+}
+
+// isStored reports whether a resource has objects that somebody writes: not those that an API
+// server computes, such as metrics.
+func isStored(verbs metav1.Verbs) bool {
+	return slices.Contains(verbs, "list") && slices.ContainsFunc(verbs, func(v string) bool { return v == "create" || v == "update" || v == "patch" })
 }
 
 // apart has each validator in a webhook of its own, or the denial of one would keep the

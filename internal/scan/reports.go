@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -47,6 +49,16 @@ var reportKinds = []reportKind{
 	{schema.GroupVersion{Group: "wgpolicyk8s.io", Version: "v1alpha2"}, "PolicyReport", "ClusterPolicyReport"},
 }
 
+// isReport reports whether a resource has reports, in whatever version.
+func isReport(resource schema.GroupVersionResource) bool {
+	return slices.ContainsFunc(reportKinds, func(k reportKind) bool {
+		return k.Group == resource.Group && (resource.Resource == resourceOf(k.report) || resource.Resource == resourceOf(k.clusterReport))
+	})
+}
+
+// resourceOf returns the resource of a kind of reports.
+func resourceOf(kind string) string { return strings.ToLower(kind) + "s" }
+
 // The label and the annotation of reports.
 const (
 	sourceLabel      = "admitkit.dev/scan"
@@ -78,7 +90,8 @@ func NewReports(ctx context.Context, config *rest.Config, client *http.Client, s
 }
 
 // Write makes the reports those of a result: it writes those that differ, and deletes those
-// about objects without a finding. After a scan that was incomplete it deletes none.
+// about objects without a finding. After a scan that was incomplete it deletes none. One report
+// that cannot be written does not keep the others from it.
 func (r *Reports) Write(ctx context.Context, result *Result) error {
 	stored := map[string]*metav1.PartialObjectMetadata{} // by name
 	for _, kind := range []string{r.kind.report, r.kind.clusterReport} {
@@ -87,9 +100,18 @@ func (r *Reports) Write(ctx context.Context, result *Result) error {
 			return err
 		}
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	var group errgroup.Group
+	var problems problems
 	group.SetLimit(8)
-	for _, findings := range byObject(result.Findings) {
+	of := byObject(result.Findings)
+	if without := len(of[""]); without > 0 {
+		problems.add(fmt.Errorf("%d findings are about objects without a UID, and have no report", without))
+		delete(of, "")
+	}
+	if result.More > 0 {
+		problems.add(fmt.Errorf("%d findings were only counted, and have no report: set more --findings", result.More))
+	}
+	for _, findings := range of {
 		report, err := r.report(findings)
 		if err != nil {
 			return err
@@ -97,15 +119,45 @@ func (r *Reports) Write(ctx context.Context, result *Result) error {
 		before := stored[report.GetName()]
 		delete(stored, report.GetName())
 		if before == nil || before.Annotations[digestAnnotation] != report.GetAnnotations()[digestAnnotation] {
-			group.Go(func() error { return r.apply(ctx, report) })
+			group.Go(func() error { problems.add(r.apply(ctx, report)); return nil })
 		}
 	}
 	for _, report := range stored {
-		if len(result.Incomplete) == 0 {
-			group.Go(func() error { return r.remove(ctx, report) })
+		if len(result.Incomplete) == 0 && result.More == 0 {
+			group.Go(func() error { problems.add(r.remove(ctx, report)); return nil })
 		}
 	}
-	return group.Wait()
+	return errors.Join(group.Wait(), problems.err())
+}
+
+// problems are why reports are not as they should be.
+type problems struct {
+	mu   sync.Mutex
+	some []error
+	more int
+}
+
+// maxProblems bounds how many are told: they may all be the same.
+const maxProblems = 5
+
+func (p *problems) add(err error) {
+	if err == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.some) == maxProblems {
+		p.more++
+		return
+	}
+	p.some = append(p.some, err)
+}
+
+func (p *problems) err() error {
+	if p.more > 0 {
+		return errors.Join(append(p.some, fmt.Errorf("and %d more", p.more))...)
+	}
+	return errors.Join(p.some...)
 }
 
 // byObject returns the findings that do not depend on the user, by the UID of their objects.
@@ -159,7 +211,7 @@ func (r *Reports) report(findings []Finding) (*unstructured.Unstructured, error)
 }
 
 func (r *Reports) resource(kind string) schema.GroupVersionResource {
-	return r.kind.WithResource(strings.ToLower(kind) + "s")
+	return r.kind.WithResource(resourceOf(kind))
 }
 
 func (r *Reports) apply(ctx context.Context, report *unstructured.Unstructured) error {

@@ -88,6 +88,7 @@ func Run(ctx context.Context, options Options) (*Result, error) {
 	if err := s.readNamespaces(ctx); err != nil {
 		return nil, err
 	}
+	s.missNamespaces(ctx, plan)
 	for _, pass := range plan.Passes {
 		if err := s.pass(ctx, pass); err != nil {
 			return nil, err
@@ -162,6 +163,23 @@ func (s *scanner) readNamespaces(ctx context.Context) error {
 		return nil
 	}
 	return err
+}
+
+// missNamespaces notes those of the plan that do not exist: an API server lists nothing in
+// them, and says nothing.
+func (s *scanner) missNamespaces(ctx context.Context, plan *Plan) {
+	looked := map[string]bool{metav1.NamespaceAll: true}
+	for _, pass := range plan.Passes {
+		for _, namespace := range pass.Namespaces {
+			if _, found := s.labels[namespace]; found || looked[namespace] {
+				continue
+			}
+			looked[namespace] = true
+			if _, err := s.cluster.namespace(ctx, namespace); apierrors.IsNotFound(err) {
+				s.result.incomplete(fmt.Errorf("namespace %s does not exist", namespace))
+			}
+		}
+	}
 }
 
 // known returns labels that are not nil, which would mean that they are unknown.

@@ -121,7 +121,7 @@ func (s *scanning) run(cmd *cobra.Command) error {
 	}
 	if reports != nil {
 		if err := reports.Write(cmd.Context(), result); err != nil {
-			return fmt.Errorf("--reports: %w", err)
+			return errors.Join(problemOf(result), fmt.Errorf("--reports: %w", err))
 		}
 	}
 	return problemOf(result)
@@ -221,7 +221,7 @@ func problemOf(result *scan.Result) error {
 		found = errors.New(strings.Join(problems, ", "))
 	}
 	if len(result.Incomplete) > 0 {
-		return wrong(errors.Join(found, fmt.Errorf("not everything could be scanned:\n  %s", strings.Join(result.Incomplete, "\n  "))))
+		return wrong(errors.Join(found, fmt.Errorf("not everything could be scanned:\n  %s", offline.Printable(strings.Join(result.Incomplete, "\n  ")))))
 	}
 	return found
 }

@@ -191,6 +191,12 @@ func TestAScanFindsWhatWouldBeRefusedOrChanged(t *testing.T) {
 			t.Errorf("%d: %s", code, stderr)
 		}
 	})
+	t.Run("in namespaces that exist", func(t *testing.T) {
+		_, stderr, code := runBuilt(t, scanned, "", "scan", "--kubeconfig="+cluster.Admin().KubeConfig, "--namespace=shpo")
+		if code != 2 || !strings.Contains(stderr, "namespace shpo does not exist") {
+			t.Errorf("%d: %s", code, stderr)
+		}
+	})
 	if err := kube.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "written"}, &corev1.ConfigMap{}); !apierrors.IsNotFound(err) {
 		t.Errorf("an extension has written: %v", err)
 	}
@@ -264,6 +270,16 @@ func TestReportsFollowWhatIsFound(t *testing.T) {
 	if changed := scan(1); !strings.Contains(fmt.Sprint(changed.Object["results"]), "another reason") {
 		t.Errorf("it stays %v", changed.Object["results"])
 	}
+	another := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "another"}, Data: object.Data}
+	testkit.Create(t, kube, another)
+	if _, stderr, code := runBuilt(t, scanned, "", "scan", "--reports", "--findings=1", "--kubeconfig="+cluster.Admin().KubeConfig, "--namespace="+namespace, "--fingerprint=follow"); code != 1 ||
+		!strings.Contains(stderr, "2 denied, 2 stuck") || !strings.Contains(stderr, "1 findings were only counted, and have no report: set more --findings") {
+		t.Errorf("with fewer findings: %d: %s", code, stderr)
+	}
+	if _, err := reportOf(t.Context(), kube, "openreports.io/v1alpha1", "Report", "follow", object); err != nil {
+		t.Errorf("a finding is counted, and its report gone: %v", err)
+	}
+	testkit.Change(t, kube, another, func(o *corev1.ConfigMap) { o.Data = nil })
 	testkit.Change(t, kube, object, func(o *corev1.ConfigMap) { o.Data = nil })
 	scan(0)
 }
