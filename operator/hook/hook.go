@@ -36,6 +36,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/openapi"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -52,6 +53,7 @@ import (
 	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/operator/api/metacontroller/v1alpha1"
 	"github.com/admitkit/admitkit/operator/hook/protocol"
+	"github.com/admitkit/admitkit/operator/internal/hook/apply"
 )
 
 // Options are the options of [New]. The zero value runs webhooks about any kind, reads no
@@ -172,6 +174,7 @@ type engine struct {
 	cluster   ctrlcluster.Cluster
 	watches   *watches
 	ends      *ends
+	schemas   *apply.Schemas
 
 	// anew has the controllers that are to begin anew, by their kind.
 	anew map[string]chan event.GenericEvent
@@ -200,6 +203,7 @@ func (e *engine) connect(mgr extension.Manager) error {
 	if e.discovery, err = discovery.NewDiscoveryClientForConfig(config); err != nil {
 		return fmt.Errorf("hook: %w", err)
 	}
+	e.schemas = &apply.Schemas{Client: openapi.ToClientWithContext(e.discovery.OpenAPIV3())}
 	if e.cluster, err = cluster.New(mgr, cluster.Options{Name: "hook", Namespaces: []string{""}}); err != nil {
 		return err
 	}

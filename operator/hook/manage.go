@@ -1,6 +1,7 @@
 package hook
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,7 +77,11 @@ func (p *parents) create(ctx context.Context, v *view, wanted *compose.Object) e
 		}
 		return terminating(there)
 	}
-	made, err := apply.Create(ctx, p.client(wanted), wanted)
+	schema, err := p.engine.schemas.Of(ctx, id.GroupVersionKind)
+	if err != nil {
+		return err
+	}
+	made, err := apply.Create(ctx, p.client(wanted), schema, wanted)
 	switch {
 	case errors.Is(err, apply.ErrForeign):
 		return foreign
@@ -129,47 +134,53 @@ func contentOf(o *compose.Object) string {
 // update makes a child what it should be, if it is not. If may is false it only says
 // whether it is.
 func (p *parents) update(ctx context.Context, v *view, u compose.Update, may bool) (done bool, err error) {
-	id, wish := compose.IDOf(u.Wanted), digest(u.Wanted.Object)
-	if v.state.applied[id] == (applied{wish, contentOf(u.Observed)}) {
+	id := compose.IDOf(u.Wanted)
+	is := applied{digest(u.Wanted.Object), contentOf(u.Observed)}
+	if v.state.applied[id] == is {
 		return true, nil
 	}
-	c := p.client(u.Wanted)
-	if tries := v.state.tries[id]; tries != nil && tries.Wait(wish, time.Now()) > 0 {
-		// Whoever changed it may have changed it back.
-		if field, err := apply.WouldChange(ctx, c, u.Observed, u.Wanted); err == nil && field == "" {
-			v.state.applied[id] = applied{wish, contentOf(u.Observed)}
-			return true, nil
-		}
-		return false, p.try(v, u.Wanted, "")
+	schema, err := p.engine.schemas.Of(ctx, id.GroupVersionKind)
+	if err != nil {
+		return false, err
 	}
-	if compose.Recreates(u.Kind.Method) || !may {
-		field, err := apply.WouldChange(ctx, c, u.Observed, u.Wanted)
-		if err != nil {
+	tries := v.state.tries[id]
+	tired := tries != nil && tries.Wait(is.wish, time.Now()) > 0
+	if tired || compose.Recreates(u.Kind.Method) || !may {
+		field, err := apply.WouldChange(ctx, p.client(u.Wanted), schema, u.Observed, u.Wanted)
+		recorded := err == nil && field == "" && compose.Applied(u.Observed, u.Wanted, schema)
+		switch {
+		case tired && !recorded:
+			return false, p.try(v, u.Wanted, "")
+		case err != nil:
 			return false, fmt.Errorf("comparing %s: %w", id, ignoreGone(err))
-		}
-		if field == "" {
-			v.state.applied[id] = applied{wish, contentOf(u.Observed)}
+		case recorded:
+			v.state.applied[id] = is
 			return true, nil
+		case !may:
+			return field == "", nil
+		case field != "" && compose.Recreates(u.Kind.Method):
+			return false, p.recreate(ctx, v, u, field)
 		}
-		if !may {
-			return false, nil
-		}
-		return false, p.recreate(ctx, v, u, field)
 	}
-	after, err := apply.InPlace(ctx, c, u.Observed, u.Wanted)
+	return p.inPlace(ctx, v, u, schema)
+}
+
+func (p *parents) inPlace(ctx context.Context, v *view, u compose.Update, schema *compose.Schema) (done bool, err error) {
+	id := compose.IDOf(u.Wanted)
+	before, after, err := apply.InPlace(ctx, p.client(u.Wanted), schema, u.Observed, u.Wanted)
 	if err != nil {
 		return false, fmt.Errorf("updating %s: %w", id, ignoreGone(err))
 	}
-	if after.GetResourceVersion() != u.Observed.GetResourceVersion() {
+	if after.GetResourceVersion() != before.GetResourceVersion() {
 		p.wrote(v, id, u.Observed, "update")
-		v.updated = v.updated || !v.relabeled(u.Observed, after)
-		if field := compose.Difference(u.Observed, after); field != "" {
-			if err := p.try(v, u.Wanted, field); err != nil {
+		if !v.relabeled(before, after) {
+			v.updated = true
+			if err := p.try(v, u.Wanted, cmp.Or(compose.Difference(before, after), "metadata.annotations")); err != nil {
 				return false, err
 			}
 		}
 	}
-	v.state.applied[id] = applied{wish, contentOf(after)}
+	v.state.applied[id] = applied{digest(u.Wanted.Object), contentOf(after)}
 	return true, nil
 }
 

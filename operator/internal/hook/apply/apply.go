@@ -1,4 +1,4 @@
-// Package apply makes children what hooks want, by server-side apply.
+// Package apply makes children what hooks want: it writes what package compose decides.
 package apply
 
 import (
@@ -11,11 +11,10 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/util/csaupgrade"
-	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/admitkit/admitkit/operator/internal/hook/compose"
 )
@@ -29,38 +28,40 @@ var ErrForeign = errors.New("an object of this name exists and belongs to somebo
 // Object is any object.
 type Object = compose.Object
 
-// Create makes a child that the cache does not have. It does not force: if somebody has
-// made an object of this name meanwhile, which says otherwise, that is [ErrForeign], and
-// the object stays as it is.
-func Create(ctx context.Context, c dynamic.ResourceInterface, wanted *Object) (*Object, error) {
-	body, err := json.Marshal(wanted.Object)
-	if err != nil {
-		return nil, err
+// errBehind says that the cache does not have a child yet.
+var errBehind = errors.New("it is there, and the cache does not have it yet")
+
+// Create makes a child that the cache does not have, by a POST. If somebody has made an
+// object of this name meanwhile, that is [ErrForeign], and the object stays as it is.
+func Create(ctx context.Context, c dynamic.ResourceInterface, s *compose.Schema, wanted *Object) (*Object, error) {
+	made, err := c.Create(ctx, compose.New(wanted, s), metav1.CreateOptions{FieldManager: FieldManager})
+	if !apierrors.IsAlreadyExists(err) {
+		return made, err
 	}
-	made, err := c.Patch(ctx, wanted.GetName(), types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: FieldManager})
-	if apierrors.IsConflict(err) {
-		return nil, fmt.Errorf("%w: %w", ErrForeign, err)
+	there, getErr := c.Get(ctx, wanted.GetName(), metav1.GetOptions{})
+	if getErr != nil {
+		return nil, getErr
 	}
-	return made, err
+	if is, want := metav1.GetControllerOfNoCopy(there), metav1.GetControllerOfNoCopy(wanted); is != nil && want != nil && is.UID == want.UID {
+		return nil, errBehind
+	}
+	return nil, fmt.Errorf("%w: %w", ErrForeign, err)
 }
 
-// InPlace applies. If nothing changes, the API server writes nothing, and the resource
-// version is that of observed.
-func InPlace(ctx context.Context, c dynamic.ResourceInterface, observed, wanted *Object) (*Object, error) {
-	if err := takeOver(ctx, c, observed); err != nil {
-		return nil, err
-	}
-	return apply(ctx, c, observed, wanted, nil)
+// maxConflicts is how often a child is merged anew because somebody else has written it.
+const maxConflicts = 5
+
+// InPlace makes a child what is wanted, by a JSON merge patch of the difference, and returns
+// it as it was then, and as it is. If there is no difference, nothing is sent; if the API
+// server sees none, it writes nothing, and the resource version stays the same.
+func InPlace(ctx context.Context, c dynamic.ResourceInterface, s *compose.Schema, observed, wanted *Object) (before, after *Object, err error) {
+	return patch(ctx, c, s, observed, wanted, nil)
 }
 
-// WouldChange returns the object that an apply would make, and the path of the first field
-// that it would change, or "". Where an apply is invalid, as of an immutable field, the
-// path is that of the field at fault.
-func WouldChange(ctx context.Context, c dynamic.ResourceInterface, observed, wanted *Object) (path string, err error) {
-	if err := takeOver(ctx, c, observed); err != nil {
-		return "", err
-	}
-	after, err := apply(ctx, c, observed, wanted, []string{metav1.DryRunAll})
+// WouldChange returns the path of the first field that [InPlace] would change, or "". Where
+// an update is invalid, as of an immutable field, the path is that of the field at fault.
+func WouldChange(ctx context.Context, c dynamic.ResourceInterface, s *compose.Schema, observed, wanted *Object) (path string, err error) {
+	before, after, err := patch(ctx, c, s, observed, wanted, []string{metav1.DryRunAll})
 	if status := apierrors.APIStatus(nil); apierrors.IsInvalid(err) && errors.As(err, &status) {
 		if d := status.Status().Details; d != nil && len(d.Causes) > 0 && d.Causes[0].Field != "" {
 			return d.Causes[0].Field, nil
@@ -70,62 +71,72 @@ func WouldChange(ctx context.Context, c dynamic.ResourceInterface, observed, wan
 	if err != nil {
 		return "", err
 	}
-	return compose.Difference(observed, after), nil
+	return compose.Difference(before, after), nil
 }
 
-func apply(ctx context.Context, c dynamic.ResourceInterface, observed, wanted *Object, dryRun []string) (*Object, error) {
-	wanted = wanted.DeepCopy()
+func patch(ctx context.Context, c dynamic.ResourceInterface, s *compose.Schema, observed, wanted *Object, dryRun []string) (before, after *Object, err error) {
+	before = observed
+	for range maxConflicts {
+		merged := compose.Merge(before, wanted, s)
+		after, err = send(ctx, c, before, merged, dryRun)
+		if rest := withoutForbidden(merged, wanted, err); rest != nil {
+			after, err = send(ctx, c, before, rest, dryRun)
+		}
+		if !apierrors.IsConflict(err) {
+			return before, after, err
+		}
+		if before, err = c.Get(ctx, wanted.GetName(), metav1.GetOptions{}); err != nil {
+			return nil, nil, err
+		}
+		if before.GetUID() != observed.GetUID() {
+			return nil, nil, fmt.Errorf("%s has been made anew", compose.IDOf(observed))
+		}
+	}
+	return nil, nil, errors.New("somebody else writes it all the time")
+}
+
+// send patches an object, if there is anything to change.
+func send(ctx context.Context, c dynamic.ResourceInterface, before, after *Object, dryRun []string) (*Object, error) {
+	change := compose.Patch(before.Object, after.Object)
+	if len(change) == 0 {
+		return before, nil
+	}
+	meta, _ := change["metadata"].(map[string]any)
+	if meta == nil {
+		meta = map[string]any{}
+		change["metadata"] = meta
+	}
 	// An object of the same name that took its place meanwhile is another.
-	wanted.SetUID(observed.GetUID())
-	body, err := json.Marshal(wanted.Object)
+	meta["uid"], meta["resourceVersion"] = before.GetUID(), before.GetResourceVersion()
+	body, err := json.Marshal(change)
 	if err != nil {
 		return nil, err
 	}
-	force := true
-	return c.Patch(ctx, wanted.GetName(), types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: FieldManager, Force: &force, DryRun: dryRun})
+	return c.Patch(ctx, before.GetName(), types.MergePatchType, body, metav1.PatchOptions{FieldManager: FieldManager, DryRun: dryRun})
 }
 
-// takeOver makes the fields ours that Metacontroller applied, and ends its annotation: a
-// field that the hook returns no more goes, as it would have gone there. The managers are
-// those who wrote the annotation.
-func takeOver(ctx context.Context, c dynamic.ResourceInterface, observed *Object) error {
-	if !annotated(observed) {
+// withoutForbidden returns an object without the fields that the API server forbids beside
+// what is wanted, and nobody wants, such as the defaults of the strategy that a Deployment
+// had; nil if these are not what is wrong.
+func withoutForbidden(merged, wanted *Object, err error) *Object {
+	status := apierrors.APIStatus(nil)
+	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil {
 		return nil
 	}
-	live, err := c.Get(ctx, observed.GetName(), metav1.GetOptions{})
-	if err != nil {
-		return err
+	rest := (*Object)(nil)
+	for _, cause := range status.Status().Details.Causes {
+		path := strings.Split(cause.Field, ".")
+		_, want, _ := unstructured.NestedFieldNoCopy(wanted.Object, path...)
+		_, has, _ := unstructured.NestedFieldNoCopy(merged.Object, path...)
+		if string(cause.Type) != string(field.ErrorTypeForbidden) || path[0] == "metadata" || want || !has {
+			continue
+		}
+		if rest == nil {
+			rest = merged.DeepCopy()
+		}
+		unstructured.RemoveNestedField(rest.Object, path...)
 	}
-	if live.GetUID() != observed.GetUID() {
-		return fmt.Errorf("%s has been made anew", compose.IDOf(observed))
-	}
-	if !annotated(live) {
-		return nil
-	}
-	annotation := fieldpath.NewSet(fieldpath.MakePathOrDie("metadata", "annotations", compose.AnnotationLastApplied))
-	writers := csaupgrade.FindFieldsOwners(live.GetManagedFields(), metav1.ManagedFieldsOperationUpdate, annotation)
-	names := sets.New[string]()
-	for _, w := range writers {
-		names.Insert(w.Manager)
-	}
-	if err := csaupgrade.UpgradeManagedFields(live, names, FieldManager); err != nil {
-		return fmt.Errorf("taking over what Metacontroller applied: %w", err)
-	}
-	patch, err := json.Marshal([]map[string]any{
-		{"op": "replace", "path": "/metadata/managedFields", "value": live.GetManagedFields()},
-		{"op": "replace", "path": "/metadata/resourceVersion", "value": live.GetResourceVersion()},
-		{"op": "remove", "path": "/metadata/annotations/" + strings.ReplaceAll(compose.AnnotationLastApplied, "/", "~1")},
-	})
-	if err != nil {
-		return err
-	}
-	_, err = c.Patch(ctx, live.GetName(), types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: FieldManager})
-	return err
-}
-
-func annotated(o *Object) bool {
-	_, has := o.GetAnnotations()[compose.AnnotationLastApplied]
-	return has
+	return rest
 }
 
 // Delete deletes a child, and none that has taken its name since.

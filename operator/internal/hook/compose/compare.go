@@ -42,16 +42,15 @@ func Difference(a, b *Object) string {
 	return ""
 }
 
-// own returns annotations without Metacontroller's, which an upgrade from it ends.
+// own returns annotations without those that keep what was applied.
 func own(metadata any) any {
 	of, ok := metadata.(map[string]any)
 	if !ok {
 		return metadata
 	}
-	if _, has := of[AnnotationLastApplied]; has {
-		of = maps.Clone(of)
-		delete(of, AnnotationLastApplied)
-	}
+	of = maps.Clone(of)
+	delete(of, AnnotationLastApplied)
+	delete(of, AnnotationApplied)
 	if len(of) == 0 {
 		return nil
 	}

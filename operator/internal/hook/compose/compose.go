@@ -6,15 +6,18 @@
 //   - [Group] is how hooks see them.
 //   - [Prepare] makes what a hook returned complete, or says why it cannot be.
 //   - [Plan] says what is to be created, updated and deleted.
+//   - [Merge] says what becomes of a child that is updated.
 //   - [Roll] says which child moves to the latest revision of the parent now.
 package compose
 
 import (
+	"encoding/base64"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -163,6 +166,7 @@ func Prepare(parent *Object, rules Rules, children []*Object) ([]*Object, error)
 			return nil, err
 		}
 		strip(child)
+		encode(child)
 		merge(child, rules)
 		id := IDOf(child)
 		if seen[id] {
@@ -200,21 +204,45 @@ func place(parent *Object, kind Kind, child *Object) error {
 	return nil
 }
 
-// strip removes what only the API server sets, and nulls, which an apply does not know.
+// strip removes what only the API server sets, and nulls where they mean nothing.
 func strip(child *Object) {
 	meta, _ := child.Object["metadata"].(map[string]any)
 	for _, field := range []string{"uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink", "generateName", "ownerReferences"} {
 		delete(meta, field)
 	}
 	delete(child.Object, "status")
-	dropNulls(child.Object) // first: a null annotation is read as an empty one
+	dropNulls(meta) // first: a null annotation is read as an empty one
 	annotations := child.GetAnnotations()
 	delete(annotations, AnnotationLastApplied)
+	delete(annotations, AnnotationApplied)
 	if len(annotations) == 0 {
 		delete(meta, "annotations")
 	} else {
 		child.SetAnnotations(annotations)
 	}
+}
+
+// encode writes stringData of a Secret as data, as the API server does: what is no longer
+// wanted of it could else not be removed.
+func encode(child *Object) {
+	texts, ok := child.Object["stringData"].(map[string]any)
+	if !ok || child.GroupVersionKind() != corev1.SchemeGroupVersion.WithKind("Secret") {
+		return
+	}
+	data, _ := child.Object["data"].(map[string]any)
+	data = maps.Clone(data)
+	if data == nil {
+		data = map[string]any{}
+	}
+	for key, value := range texts {
+		text, ok := value.(string)
+		if !ok && value != nil {
+			return // the API server says what is wrong
+		}
+		data[key] = base64.StdEncoding.EncodeToString([]byte(text))
+	}
+	child.Object["data"] = data
+	delete(child.Object, "stringData")
 }
 
 func dropNulls(of any) {

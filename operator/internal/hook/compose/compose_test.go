@@ -133,16 +133,15 @@ func TestWhatAHookReturnsIsCompleteOrAnError(t *testing.T) {
 	full := newObject(pod, "", "x", func(o *compose.Object) {
 		o.SetUID("1")
 		o.SetResourceVersion("2")
-		o.SetAnnotations(map[string]string{compose.AnnotationLastApplied: "{}"})
+		o.SetAnnotations(map[string]string{compose.AnnotationLastApplied: "{}", compose.AnnotationApplied: "{}"})
 		o.Object["status"] = map[string]any{"phase": "Running"}
-		o.Object["spec"] = map[string]any{"null": nil, "kept": "yes"}
 	})
 	prepared, err := compose.Prepare(parent("a"), rules, []*compose.Object{full})
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := prepared[0]
-	if p.GetUID() != "" || p.GetResourceVersion() != "" || len(p.GetAnnotations()) > 0 || p.Object["status"] != nil || len(p.Object["spec"].(map[string]any)) != 1 {
+	if p.GetUID() != "" || p.GetResourceVersion() != "" || len(p.GetAnnotations()) > 0 || p.Object["status"] != nil {
 		t.Errorf("what only the API server sets is still there: %v", p)
 	}
 	full.Object["metadata"].(map[string]any)["annotations"] = map[string]any{"null": nil, "kept": "yes"}
@@ -195,7 +194,7 @@ func TestADifferenceNamesItsField(t *testing.T) {
 	})
 	b := a.DeepCopy()
 	b.SetResourceVersion("2")
-	b.SetAnnotations(nil)
+	b.SetAnnotations(map[string]string{compose.AnnotationApplied: "{}"})
 	b.Object["status"] = "other"
 	if field := compose.Difference(a, b); field != "" {
 		t.Errorf("they differ in %s", field)
