@@ -2,19 +2,23 @@ package hook_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/openapi"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/operator/internal/hook/apply"
@@ -371,4 +375,106 @@ func TestAChildThatAnApplyRefusesIsMadeAndUpdated(t *testing.T) {
 	patchThing(t, namespace, "a", `{"spec":"main:2"}`)
 	testkit.Eventually(t, "it is updated", has("main:2"))
 	condition(t, "CompositeController", namespace, "Converged", metav1.ConditionTrue, "")
+}
+
+// lists are what a hook returns first, what somebody else adds, and what is there after the
+// hook has dropped b and added d.
+var lists = map[string]struct {
+	first, other, second any
+	want, after          string
+}{
+	"names": {
+		first:  []any{object{"name": "a", "value": "1"}, object{"name": "b", "value": "1"}},
+		other:  object{"name": "x", "value": "others"},
+		second: []any{object{"name": "a", "value": "2"}, object{"name": "d", "value": "2"}},
+		want:   "a1 b1 xothers", after: "a2 xothers d2",
+	},
+	"ports": {
+		first:  []any{object{"port": 1, "value": "1"}, object{"port": 1, "protocol": "UDP", "value": "1"}},
+		other:  object{"port": 2, "value": "others"},
+		second: []any{object{"port": 1, "value": "2"}, object{"port": 3, "value": "2"}},
+		want:   "1TCP1 1UDP1 2TCPothers", after: "1TCP2 2TCPothers 3TCP2",
+	},
+	"set": {first: []any{"a", "b"}, other: "x", second: []any{"a", "d"}, want: "a b x", after: "a x d"},
+	"atomic": {
+		first: []any{object{"name": "a"}, object{"name": "b"}}, other: object{"name": "x"}, second: []any{object{"name": "a"}, object{"name": "d"}},
+		want: "a b", after: "a d",
+	},
+}
+
+func items(t *testing.T, namespace, field string) string {
+	t.Helper()
+	u := get(t, "example.com/v1", "Schema", namespace, "x")
+	if u == nil {
+		return ""
+	}
+	list, _, _ := unstructured.NestedSlice(u.Object, "spec", field)
+	var all []string
+	for _, item := range list {
+		text := fmt.Sprint(item)
+		if fields, ok := item.(object); ok {
+			text = ""
+			for _, key := range []string{"name", "port", "protocol", "value"} {
+				if fields[key] != nil {
+					text += fmt.Sprint(fields[key])
+				}
+			}
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, " ")
+}
+
+func TestInPlaceKeepsWhatOthersAddToListsAsTheirKindSays(t *testing.T) {
+	t.Parallel()
+	running(t)
+	covers(t, "updateStrategy.method InPlace: lists")
+	namespace := testkit.Namespace(t, admin)
+	h := serve(t, func(_ http.ResponseWriter, r *request) any {
+		spec := object{"field": r.Parent["spec"]}
+		for field, list := range lists {
+			spec[field] = list.first
+			if spec["field"] == "3" {
+				spec[field] = list.second
+			}
+		}
+		return object{"children": []any{named("example.com/v1", "Schema", "", "x", object{"spec": spec})}}
+	})
+	create(t, composite(namespace, object{"sync": at(h.URL)}, "", object{
+		"childResources": []any{object{"apiVersion": "example.com/v1", "resource": "schemas", "updateStrategy": object{"method": "InPlace"}}},
+	}))
+	create(t, thing(namespace, "a", object{"spec": "1"}))
+	follows := func(field string) {
+		t.Helper()
+		testkit.Eventually(t, "the child follows to "+field, func(context.Context) bool {
+			u := get(t, "example.com/v1", "Schema", namespace, "x")
+			return u != nil && valueAt(u.Object, "spec", "field") == field
+		})
+	}
+	follows("1")
+	var operations []object
+	for field, list := range lists {
+		operations = append(operations, object{"op": "add", "path": "/spec/" + field + "/-", "value": list.other})
+	}
+	body, err := json.Marshal(operations)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.Patch(t.Context(), &unstructured.Unstructured{Object: named("example.com/v1", "Schema", namespace, "x")}, client.RawPatch(types.JSONPatchType, body)); err != nil {
+		t.Fatal(err)
+	}
+	patchThing(t, namespace, "a", `{"spec":"2"}`)
+	follows("2")
+	for field, list := range lists {
+		if got := items(t, namespace, field); got != list.want {
+			t.Errorf("%s: after somebody else has added an item it is %s, want %s", field, got, list.want)
+		}
+	}
+	patchThing(t, namespace, "a", `{"spec":"3"}`)
+	follows("3")
+	for field, list := range lists {
+		if got := items(t, namespace, field); got != list.after {
+			t.Errorf("%s: after the hook has changed it it is %s, want %s", field, got, list.after)
+		}
+	}
 }
