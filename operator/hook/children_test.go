@@ -8,7 +8,9 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -476,5 +478,77 @@ func TestInPlaceKeepsWhatOthersAddToListsAsTheirKindSays(t *testing.T) {
 		if got := items(t, namespace, field); got != list.after {
 			t.Errorf("%s: after the hook has changed it it is %s, want %s", field, got, list.after)
 		}
+	}
+}
+
+func TestAControllerThatBeginsAnewWritesNoChildThatIsAsItShouldBe(t *testing.T) {
+	t.Parallel()
+	running(t)
+	covers(t, "restart")
+	namespace := testkit.Namespace(t, admin)
+	const parents = 5
+	var less atomic.Bool
+	answer := func(_ http.ResponseWriter, r *request) any {
+		data := object{"kept": "1", "dropped": "1"}
+		if less.Load() {
+			delete(data, "dropped")
+		}
+		name := r.Parent["metadata"].(object)["name"].(string)
+		spec := podSpec(object{"ports": []any{object{"containerPort": 80}}, "env": podVariations["references with defaults"]["containers"].([]any)[0].(object)["env"],
+			"resources": object{"limits": object{"cpu": "1000m"}}})
+		binding := roleBinding(name, "view")
+		return object{"children": []any{
+			configMap(name, data), binding,
+			named("apps/v1", "Deployment", "", name, object{"spec": object{"replicas": 0, "selector": object{"matchLabels": object{"app": name}}, "template": object{"metadata": object{"labels": object{"app": name}}, "spec": spec}}}),
+			named("v1", "Secret", "", name, object{"stringData": object{"a": "b"}}),
+			named("example.com/v1", "Schema", "", name, object{"spec": object{"unknown": "pruned", "ports": []any{object{"port": 1}}, "names": []any{object{"name": "a"}}}}),
+		}, "status": object{"children": len(r.Children["ConfigMap.v1"]) + len(r.Children["Deployment.apps/v1"]) + len(r.Children["Secret.v1"])}}
+	}
+	h := serve(t, answer)
+	var resources []any
+	for resource, version := range map[string]string{"configmaps": "v1", "secrets": "v1", "rolebindings": "rbac.authorization.k8s.io/v1", "deployments": "apps/v1", "schemas": "example.com/v1"} {
+		method := "InPlace"
+		if resource == "rolebindings" {
+			method = "Recreate"
+		}
+		resources = append(resources, object{"apiVersion": version, "resource": resource, "updateStrategy": object{"method": method}})
+	}
+	controller := create(t, composite(namespace, object{"sync": at(h.URL)}, "", object{"childResources": resources}))
+	for i := range parents {
+		create(t, thing(namespace, fmt.Sprint("a", i)))
+	}
+	rests := func() {
+		t.Helper()
+		last, since := -1, time.Now()
+		testkit.Eventually(t, "all is at rest", func(context.Context) bool {
+			if now := len(h.asked("")); now != last {
+				last, since = now, time.Now()
+			}
+			return time.Since(since) > time.Second && data(t, namespace, "a4") != nil
+		})
+		condition(t, "CompositeController", namespace, "Converged", metav1.ConditionTrue, "")
+	}
+	anew := func(annotation string) {
+		t.Helper()
+		calls := len(h.asked(""))
+		patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"anew":%q}}}`, annotation))
+		if err := admin.Patch(t.Context(), controller.DeepCopy(), patch); err != nil {
+			t.Fatal(err)
+		}
+		testkit.Eventually(t, "all parents are asked about again", func(context.Context) bool { return len(h.asked("")) >= calls+parents })
+		rests()
+	}
+	rests()
+	before := written.of(namespace)
+	anew("1")
+	writes := written.of(namespace) - before
+	testkit.Figure("hook.restart_writes", float64(writes), "writes")
+	if writes != 0 {
+		t.Errorf("there were %d writes of children that are as they should be", writes)
+	}
+	less.Store(true) // while nobody runs
+	anew("2")
+	if got := data(t, namespace, "a0"); len(got) != 1 || written.of(namespace)-before != parents {
+		t.Errorf("a field that the hook wants no more is still there, or more was written: %v, %d writes", got, written.of(namespace)-before)
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/internal/testkit"
@@ -67,6 +68,7 @@ rules:
 - {apiGroups: [rbac.authorization.k8s.io], resources: [rolebindings], verbs: [get, list, watch, create, patch, delete]}
 - {apiGroups: [rbac.authorization.k8s.io], resources: [clusterroles], resourceNames: [view, edit], verbs: [bind]}
 - {apiGroups: [apps], resources: [deployments], verbs: [get, list, watch, create, patch, delete]}
+- {apiGroups: [""], resources: [secrets], verbs: [get, list, watch, create, patch, delete]}
 - {apiGroups: [example.com], resources: [schemas], verbs: [get, list, watch, create, patch, delete]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
@@ -91,7 +93,7 @@ subjects: [{kind: ServiceAccount, namespace: hooks-system, name: hooks}]
 // allowed are the kinds that the engine's hooks may be about.
 var allowed = []string{
 	"things.example.com", "clusterthings.example.com", "bares.example.com", "configmaps", "services", "namespaces",
-	"rolebindings.rbac.authorization.k8s.io", "deployments.apps", "schemas.example.com", "gones.gone.example.com", "laters.later.example.com",
+	"rolebindings.rbac.authorization.k8s.io", "deployments.apps", "secrets", "schemas.example.com", "gones.gone.example.com", "laters.later.example.com",
 }
 
 func TestMain(m *testing.M) {
@@ -230,6 +232,40 @@ func (h *hooks) asked(path string) (of []*request) {
 
 var engine sync.Once
 
+// written are the requests of the engine that write to an object of a namespace.
+var written = &writes{all: map[string]int{}}
+
+type writes struct {
+	mu  sync.Mutex
+	all map[string]int
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
+
+func (w *writes) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if r.Method != http.MethodGet && !r.URL.Query().Has("dryRun") {
+			_, after, _ := strings.Cut(r.URL.Path, "/namespaces/")
+			namespace, rest, _ := strings.Cut(after, "/")
+			if !strings.HasSuffix(rest, "/status") && !strings.HasPrefix(rest, "events") {
+				w.mu.Lock()
+				w.all[namespace]++
+				w.mu.Unlock()
+			}
+		}
+		return next.RoundTrip(r)
+	})
+}
+
+// of returns how many there were in a namespace.
+func (w *writes) of(namespace string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all[namespace]
+}
+
 // logged are the warnings of the engine that the tests share.
 var logged *observer.ObservedLogs
 
@@ -239,8 +275,10 @@ func running(t *testing.T) {
 	engine.Do(func() {
 		core, logs := observer.New(zapcore.WarnLevel)
 		logged = logs
+		config := rest.CopyConfig(operator.Config)
+		config.Wrap(written.wrap)
 		mgr, err := manager.New(manager.Options{
-			OperatorFingerprint: "hooks", Host: "127.0.0.1", WebhookNamespace: "default", RESTConfig: operator.Config, Logger: zap.New(core).Sugar(),
+			OperatorFingerprint: "hooks", Host: "127.0.0.1", WebhookNamespace: "default", RESTConfig: config, Logger: zap.New(core).Sugar(),
 			Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)}, RegisterWebHook: new(bool),
 		})
 		if err == nil {

@@ -143,9 +143,12 @@ func (p *parents) update(ctx context.Context, v *view, u compose.Update, may boo
 	if err != nil {
 		return false, err
 	}
-	tries := v.state.tries[id]
+	tries, was := v.state.tries[id], v.state.applied[id]
 	tired := tries != nil && tries.Wait(is.wish, time.Now()) > 0
-	if tired || compose.Recreates(u.Kind.Method) || !may {
+	// The hook wants what it wanted, or nobody remembers: defaults may be all that differs, or
+	// how the API server writes a value.
+	same := was.wish == "" || was.wish == is.wish
+	if tired || same || compose.Recreates(u.Kind.Method) || !may {
 		field, err := apply.WouldChange(ctx, p.client(u.Wanted), schema, u.Observed, u.Wanted)
 		recorded := err == nil && field == "" && compose.Applied(u.Observed, u.Wanted, schema)
 		switch {
