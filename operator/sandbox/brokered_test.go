@@ -143,6 +143,7 @@ func TestBrokeredRuns(t *testing.T) {
 			"the seeds of Workspaces have theirs for as long as they fetch": l.seeded,
 		})
 		survivor, fetching = l.started(t, "survivor", "coder-1"), l.fetches(t, "lent-survivor")
+		l.borrowed(t, fetching)
 	})
 	t.Run("without the broker they can go", func(t *testing.T) {
 		for _, object := range []client.Object{survivor, fetching} {
@@ -172,6 +173,7 @@ func TestBrokeredRuns(t *testing.T) {
 
 func (l *leased) uninstalled(t *testing.T) {
 	works, fetching := l.started(t, "works-still", "coder-1"), l.fetches(t, "lent-still")
+	l.borrowed(t, fetching)
 	if len(l.leases(t, works)) == 0 || len(l.leases(t, fetching)) == 0 {
 		t.Fatal("there is no lease that could be left")
 	}
@@ -189,7 +191,7 @@ func (l *leased) uninstalled(t *testing.T) {
 	})
 	awaitWorkspace(t, fetching, "says why it has failed", func(s *v1alpha1.WorkspaceStatus) bool {
 		c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionSeeded)
-		return s.Phase == v1alpha1.WorkspaceFailed && c.Reason == v1alpha1.SandboxUninstalled && len(s.Credentials) == 0
+		return s.Phase == v1alpha1.WorkspaceFailed && c.Reason == v1alpha1.SandboxUninstalled
 	})
 }
 

@@ -2,8 +2,8 @@ package sandbox_test
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
+	"encoding/base64"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,13 +16,14 @@ import (
 
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 	"github.com/admitkit/admitkit/operator/sandbox"
 )
 
-// borrows is a Workspace whose seed needs what the policy of templates calls MODEL.
+// borrows is a Workspace whose seed needs what the policy of templates calls git.
 func (l *leased) borrows(t *testing.T, name string) *v1alpha1.Workspace {
 	t.Helper()
-	ws := workspace(l.here, name, v1alpha1.WorkspaceRepo{URL: "https://git.example.com/a", Credential: "MODEL"})
+	ws := workspace(l.here, name, v1alpha1.WorkspaceRepo{URL: "https://api.example.com/a", Credential: "git"})
 	testkit.Create(t, l.alice, ws)
 	return ws
 }
@@ -45,138 +46,134 @@ func (l *leased) endSeed(t *testing.T, ws *v1alpha1.Workspace, phase corev1.PodP
 	ends(t, &pods.Items[0], phase, 1, words)
 }
 
-func (l *leased) lent(ws *v1alpha1.Workspace) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: l.here, Name: "workspace-" + ws.Name + "-credentials"}}
+// proxyOf is the Secret of the proxy of a seed.
+func (l *leased) proxyOf(ws *v1alpha1.Workspace) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: l.here, Name: "workspace-" + ws.Name + "-proxy"}}
+}
+
+// borrowed is a client of the broker as the proxy of a seed that fetches has it, which has its credential on lease.
+func (l *leased) borrowed(t *testing.T, ws *v1alpha1.Workspace) *protocol.Client {
+	t.Helper()
+	secret := l.proxyOf(ws)
+	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
+		t.Fatal(err)
+	}
+	asker := l.askAs(t, l.seedPod(t, ws.Name), secret.Data["broker-ca.crt"])
+	issued, err := asker.Issue(t.Context(), protocol.IssueRequest{Name: "git"})
+	if err != nil || issued.Header == nil || issued.Header.Value != "Basic "+base64.StdEncoding.EncodeToString([]byte("x-access-token:open")) {
+		t.Fatalf("%v, %+v", err, issued)
+	}
+	if leases := l.leases(t, ws); len(leases) != 1 || leases[0].Spec.Run.Kind != v1alpha1.LeaseOfWorkspace || leases[0].Spec.Pod == nil {
+		t.Errorf("%+v", leases)
+	}
+	return asker
 }
 
 // returned expects that nothing is left of what a seed had.
 func (l *leased) returned(t *testing.T, ws *v1alpha1.Workspace) {
 	t.Helper()
-	gone(t, l.lent(ws))
+	gone(t, l.proxyOf(ws))
 	testkit.Within(t, patience, "its leases are revoked", func(context.Context) bool { return len(l.leases(t, ws)) == 0 })
+}
+
+// lenderOf is a policy that lends to the seeds of Workspaces.
+func (l *leased) lenderOf(workspaces string) *v1alpha1.BrokerPolicy {
+	lender := policyOf(l.here, "lender", "")
+	lender.Spec.AppliesToTemplates, lender.Spec.AppliesToWorkspaces, lender.Spec.Interception = nil, []string{workspaces}, v1alpha1.BrokerInterception{}
+	lender.Spec.Grants.Credentials = lender.Spec.Grants.Credentials[1:]
+	lender.Spec.Grants.Credentials[0].Delivery.ProxyInjected.BasicUser = "x-access-token"
+	return lender
 }
 
 func (l *leased) seeded(t *testing.T) {
 	grant(t, "alice", rbacv1.PolicyRule{APIGroups: []string{"admitkit.dev"}, Resources: []string{"workspaces"}, Verbs: []string{"create", "get", "delete"}})
 	ws := l.borrows(t, "lent-1")
-	waits := func(text string) func(*v1alpha1.WorkspaceStatus) bool {
-		return func(s *v1alpha1.WorkspaceStatus) bool {
-			c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionCredentialsReady)
-			return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.CredentialsNotGranted && strings.Contains(c.Message, text) && s.SeedJobUID == ""
-		}
-	}
-	awaitWorkspace(t, ws, "waits: what its policy gives to templates is not for Workspaces", waits("MODEL is granted by none: add lent-1 to spec.appliesToWorkspaces of coders, which grants it"))
-	if leases := l.leases(t, ws); len(leases) > 0 {
-		t.Errorf("it has leases without a policy: %+v", leases)
-	}
-	lender := policyOf(l.here, "lender", "")
-	lender.Spec.AppliesToTemplates, lender.Spec.AppliesToWorkspaces, lender.Spec.Interception = nil, []string{"lent-*"}, v1alpha1.BrokerInterception{}
+	awaitWorkspace(t, ws, "waits: what its policy gives to templates is not for Workspaces", func(s *v1alpha1.WorkspaceStatus) bool {
+		c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionCredentialsReady)
+		return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.CredentialsNotGranted && s.SeedJobUID == "" &&
+			strings.Contains(c.Message, "git is granted by none: add lent-1 to spec.appliesToWorkspaces of coders, which grants it")
+	})
+	lender := l.lenderOf("lent-*")
 	testkit.Create(t, admin, lender)
 	if out, err := server.Kubectl(t.Context(), nil, "-n", l.here, "get", "bpol", "lender").CombinedOutput(); err != nil || !strings.Contains(string(out), "WORKSPACES") || !strings.Contains(string(out), "lent-*") {
 		t.Errorf("kubectl does not print to which Workspaces it applies: %v: %s", err, out)
 	}
 	awaitWorkspace(t, ws, "fetches", func(s *v1alpha1.WorkspaceStatus) bool { return s.SeedJobUID != "" })
-	l.checkLent(t, ws)
+	l.checkProxied(t, ws)
+	asker := l.borrowed(t, ws)
 	l.endSeed(t, ws, corev1.PodSucceeded, "")
 	awaitWorkspace(t, ws, "is active", active)
 	l.returned(t, ws)
-	if c := meta.FindStatusCondition(ws.Status.Conditions, v1alpha1.ConditionCredentialsReady); c == nil || c.Reason != v1alpha1.CredentialsReturned || len(ws.Status.Credentials) > 0 {
-		t.Errorf("%+v, %+v", c, ws.Status.Credentials)
+	if _, err := asker.Egress(t.Context()); err == nil {
+		t.Error("the broker answers the Pod of a seed that has ended")
 	}
-	l.seedTampered(t)
 	failing := l.fetches(t, "lent-2")
-	l.endSeed(t, failing, corev1.PodFailed, "who are you, git:sesame?")
+	l.borrowed(t, failing)
+	l.endSeed(t, failing, corev1.PodFailed, "who are you?")
 	awaitWorkspace(t, failing, "has failed", func(s *v1alpha1.WorkspaceStatus) bool { return s.Phase == v1alpha1.WorkspaceFailed })
 	l.returned(t, failing)
-	if c := meta.FindStatusCondition(failing.Status.Conditions, v1alpha1.ConditionSeeded); c == nil || !strings.Contains(c.Message, "who are you, git:***?") {
-		t.Errorf("%+v", c)
-	}
 	deleted := l.fetches(t, "lent-3")
+	l.borrowed(t, deleted)
 	if err := l.alice.Delete(t.Context(), deleted.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
 	gone(t, deleted)
 	l.returned(t, deleted)
-	taken := workspace(l.here, "lent-4")
-	testkit.Create(t, admin, l.lent(taken))
-	taken = l.borrows(t, "lent-4")
+	testkit.Create(t, admin, l.proxyOf(workspace(l.here, "lent-4")))
+	taken := l.borrows(t, "lent-4")
 	awaitWorkspace(t, taken, "says that the name of its Secret is taken", func(s *v1alpha1.WorkspaceStatus) bool {
-		c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionCredentialsReady)
+		c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionSeeded)
 		return c != nil && c.Reason == v1alpha1.SandboxNameTaken && s.SeedJobUID == ""
 	})
-	if leases := l.leases(t, taken); len(leases) > 0 {
-		t.Errorf("it leases what it cannot keep: %+v", leases)
+	l.seedListed(t)
+}
+
+// checkProxied expects the proxy beside the seed, which has nothing of it but the certificate of its authority.
+func (l *leased) checkProxied(t *testing.T, ws *v1alpha1.Workspace) {
+	t.Helper()
+	job, secret := &batchv1.Job{}, l.proxyOf(ws)
+	for _, object := range []client.Object{job, secret} {
+		key := client.ObjectKeyFromObject(secret)
+		if object == client.Object(job) {
+			key.Name = "workspace-" + ws.Name
+		}
+		if err := admin.Get(t.Context(), key, object); err != nil || !metav1.IsControlledBy(object, ws) {
+			t.Fatalf("%v: %+v", err, object.GetOwnerReferences())
+		}
+	}
+	pod := job.Spec.Template.Spec
+	if e := ws.Status.Egress; ws.Status.Interception != v1alpha1.InterceptionTransparent || e.Broker == nil || len(e.Hosts) > 0 || !e.Egress.Internet || argument(&pod, "broker-url") == "" || argument(&pod, "hosts") != "" {
+		t.Errorf("%s, %+v", ws.Status.Interception, e)
+	}
+	l.checkAuthority(t, secret)
+	var mounts []string
+	for _, m := range pod.Containers[0].VolumeMounts {
+		mounts = append(mounts, m.Name)
+	}
+	if !slices.Equal(mounts, []string{"workspace", "tmp", "ca"}) || slices.ContainsFunc(pod.Containers[0].Env, func(e corev1.EnvVar) bool { return e.ValueFrom != nil }) {
+		t.Errorf("the seed has %q, %+v", mounts, pod.Containers[0].Env)
 	}
 }
 
-// seedTampered changes the Secret of a seed that fetches.
-func (l *leased) seedTampered(t *testing.T) {
-	t.Helper()
-	ws := l.fetches(t, "lent-tampered")
-	lease := ws.Status.Credentials[0]
-	for n, text := range []string{`{"stringData": {"LD_PRELOAD": "evil"}}`, `{"stringData": {"MODEL": "evil"}}`, `{"stringData": {"MODEL.username": "evil"}}`} {
-		if err := admin.Patch(t.Context(), l.lent(ws), client.RawPatch("application/merge-patch+json", []byte(text))); err != nil {
-			t.Fatal(err)
-		}
-		touch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata": {"annotations": {"example.com/touched": "%d"}}}`, n))
-		if err := admin.Patch(t.Context(), ws.DeepCopy(), touch); err != nil {
-			t.Fatal(err)
-		}
-		testkit.Succeeds(t, patience, "the Secret is as it was, and that is on record", func(ctx context.Context) error {
-			secret := l.lent(ws)
-			if err := admin.Get(ctx, client.ObjectKeyFromObject(secret), secret); err != nil {
-				return err
-			}
-			if len(secret.Data) != 2 || string(secret.Data["MODEL"]) != "sesame" || string(secret.Data["MODEL.username"]) != "git" {
-				return fmt.Errorf("after %s it has %d keys", text, len(secret.Data))
-			}
-			l.kept.mu.Lock()
-			defer l.kept.mu.Unlock()
-			records := 0
-			for _, record := range l.kept.kept {
-				if record.Object.UID == ws.UID && record.Action == "credentials-tampered" && !strings.Contains(record.Reason, "evil") {
-					records++
-				}
-			}
-			if records != n+1 {
-				return fmt.Errorf("%d records", records)
-			}
-			return nil
-		})
+// seedListed has a seed with names alone, which asks no broker.
+func (l *leased) seedListed(t *testing.T) {
+	unlisted, private := workspace(l.here, "unlisted", v1alpha1.WorkspaceRepo{URL: "https://git.example.com/a"}), workspace(l.here, "lent-private", v1alpha1.WorkspaceRepo{URL: "https://git.example.com/a"})
+	unlisted.Spec.Seed.Egress = naming("other.example.com")
+	refused(t, admin.Create(t.Context(), unlisted, client.DryRunAll), "spec.seed.repos[0].url: egress.hosts does not list git.example.com")
+	private.Spec.Seed.CAFrom = &v1alpha1.SandboxKey{Name: "ca", Key: "ca.crt"}
+	refused(t, admin.Create(t.Context(), private, client.DryRunAll), "spec.seed.caFrom: the seed has a proxy, which verifies its servers")
+	ws := workspace(l.here, listedNode+"-seed", v1alpha1.WorkspaceRepo{URL: "https://git.example.com/a"})
+	ws.Spec.Seed.Egress = naming("git.example.com")
+	testkit.Create(t, admin, ws)
+	awaitWorkspace(t, ws, "fetches", func(s *v1alpha1.WorkspaceStatus) bool { return s.SeedJobUID != "" })
+	job := &batchv1.Job{}
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: l.here, Name: "workspace-" + ws.Name}, job); err != nil {
+		t.Fatal(err)
 	}
-	if leases := l.leases(t, ws); len(leases) != 1 || leases[0].Name != lease.Lease || lease.Digest == "" {
-		t.Errorf("%+v, %+v", leases, lease)
+	if e, pod := ws.Status.Egress, &job.Spec.Template.Spec; e.Broker != nil || len(e.Hosts) != 1 || argument(pod, "broker-url") != "" || argument(pod, "hosts") != `[{"host":"git.example.com"}]` {
+		t.Errorf("%+v, %+v", e, pod.InitContainers)
 	}
 	l.endSeed(t, ws, corev1.PodSucceeded, "")
 	awaitWorkspace(t, ws, "is active", active)
-	l.returned(t, ws)
-}
-
-// checkLent expects the credential in the Secret, by a lease, and nowhere else.
-func (l *leased) checkLent(t *testing.T, ws *v1alpha1.Workspace) {
-	t.Helper()
-	leases := l.leases(t, ws)
-	if len(leases) != 1 || leases[0].Spec.Run.Kind != v1alpha1.LeaseOfWorkspace || leases[0].Spec.Run.Name != ws.Name || leases[0].Spec.Policy != "lender" ||
-		len(ws.Status.Credentials) != 1 || ws.Status.Credentials[0].Lease != leases[0].Name {
-		t.Errorf("%+v, %+v", leases, ws.Status.Credentials)
-	}
-	secret, job := l.lent(ws), &batchv1.Job{}
-	testkit.Succeeds(t, patience, "there are its Secret and its Job", func(ctx context.Context) error {
-		if err := admin.Get(ctx, client.ObjectKeyFromObject(secret), secret); err != nil {
-			return err
-		}
-		return admin.Get(ctx, client.ObjectKey{Namespace: l.here, Name: "workspace-" + ws.Name}, job)
-	})
-	if !metav1.IsControlledBy(secret, ws) || len(secret.Data) != 2 || string(secret.Data["MODEL"]) != "sesame" || string(secret.Data["MODEL.username"]) != "git" {
-		t.Errorf("the Secret of %+v has %d keys", secret.OwnerReferences, len(secret.Data))
-	}
-	text, err := json.Marshal([]any{job, ws})
-	if err != nil || strings.Contains(string(text), "sesame") {
-		t.Errorf("%v: a manifest has the credential", err)
-	}
-	volumes := job.Spec.Template.Spec.Volumes
-	from := volumes[len(volumes)-1].Secret
-	if from == nil || from.SecretName != secret.Name || len(from.Items) != 2 || from.Items[0].Key != "MODEL" || from.Items[0].Path != "password" || from.Items[1].Path != "username" {
-		t.Errorf("%+v", volumes)
-	}
+	gone(t, l.proxyOf(ws))
 }

@@ -71,8 +71,6 @@ func (r *runs) loanOf(f *facts.Facts, status *v1alpha1.SandboxRunStatus, names [
 	run := f.Run
 	return &credentials.Loan{
 		Of: leaseholder(run), Owner: owned.ByRun(run), Names: names, Leases: &status.Credentials, Began: f.Job != nil,
-		Keys: func(name string) []string { return []string{name} },
-		Fill: func(name string, value []byte) map[string][]byte { return map[string][]byte{name: value} },
 		Secret: func(data map[string][]byte) *corev1.Secret {
 			return owned.Secret(owned.Meta(run), owned.SuffixCredentials, data)
 		},

@@ -87,7 +87,7 @@ func (l *lender) fails(with error, write func() error) error {
 	return errors.Join(write(), with)
 }
 
-func newLender(t *testing.T, objects ...client.Object) *lender {
+func newLender(t *testing.T) *lender {
 	t.Helper()
 	scheme, err := controller.Scheme()
 	if err != nil {
@@ -105,8 +105,8 @@ func newLender(t *testing.T, objects ...client.Object) *lender {
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects = append(objects, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: credentials.RootName}, Data: map[string][]byte{corev1.TLSCertKey: root.Certificate, corev1.TLSPrivateKeyKey: root.Key}})
-	cluster := interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.SandboxRun{}, &v1alpha1.Workspace{}).Build(), interceptor.Funcs{
+	objects := []client.Object{&v1alpha1.SandboxRun{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "u"}}, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: credentials.RootName}, Data: map[string][]byte{corev1.TLSCertKey: root.Certificate, corev1.TLSPrivateKeyKey: root.Key}}}
+	cluster := interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.SandboxRun{}).Build(), interceptor.Funcs{
 		Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
 			return l.fails(l.storing, func() error { return c.Update(ctx, object, options...) })
 		},
@@ -123,49 +123,22 @@ func newLender(t *testing.T, objects ...client.Object) *lender {
 	return l
 }
 
-// lends has a run, or the seed of a Workspace, have its credential. It returns its Secret.
-func (l *lender) lends(t *testing.T, seed, began bool) (*corev1.Secret, error) {
+// lends has a run have its credential. It returns its Secret.
+func (l *lender) lends(t *testing.T, began bool) (*corev1.Secret, error) {
 	t.Helper()
-	key := client.ObjectKey{Namespace: "a", Name: "b"}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "sandbox-b-credentials"}}
-	var lent error
-	if seed {
-		secret.Name = "workspace-b-credentials"
-		ws := &v1alpha1.Workspace{}
-		if err := l.cached.Get(t.Context(), key, ws); err != nil {
-			t.Fatal(err)
-		}
-		a := &workspaceAttempt{workspaces: newWorkspaces(l.runs), ws: ws, status: ws.Status.DeepCopy()}
-		lent = a.leaseSeed(t.Context(), []string{"TOKEN"}, began)
-	} else {
-		f := &facts.Facts{Run: &v1alpha1.SandboxRun{}}
-		if err := l.cached.Get(t.Context(), key, f.Run); err != nil {
-			t.Fatal(err)
-		}
-		if began {
-			f.Job = &batchv1.Job{}
-		}
-		lent = l.lender.Lend(t.Context(), l.loanOf(f, f.Run.Status.DeepCopy(), []string{"TOKEN"}))
+	f := &facts.Facts{Run: &v1alpha1.SandboxRun{}}
+	if err := l.cached.Get(t.Context(), client.ObjectKey{Namespace: "a", Name: "b"}, f.Run); err != nil {
+		t.Fatal(err)
 	}
+	if began {
+		f.Job = &batchv1.Job{}
+	}
+	lent := l.lender.Lend(t.Context(), l.loanOf(f, f.Run.Status.DeepCopy(), []string{"TOKEN"}))
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "sandbox-b-credentials"}}
 	if err := l.live.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
 		t.Fatal(err)
 	}
 	return secret, lent
-}
-
-// both does a test with a run, and with the seed of a Workspace.
-func both(t *testing.T, do func(t *testing.T, l *lender, seed bool)) {
-	t.Helper()
-	meta := metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "u"}
-	policy := &v1alpha1.BrokerPolicy{ObjectMeta: meta, Spec: v1alpha1.BrokerPolicySpec{AppliesToWorkspaces: []string{"b"}}}
-	policy.Spec.Grants.Credentials = []v1alpha1.CredentialGrant{{Name: "TOKEN", GitHubApp: &v1alpha1.GitHubApp{}, Delivery: v1alpha1.CredentialDelivery{InContainer: &v1alpha1.InContainer{}}}}
-	for sentence, object := range map[string]client.Object{
-		"of a run":  &v1alpha1.SandboxRun{ObjectMeta: meta},
-		"of a seed": &v1alpha1.Workspace{ObjectMeta: meta, Spec: v1alpha1.WorkspaceSpec{Seed: &v1alpha1.WorkspaceSeed{Repos: []v1alpha1.WorkspaceRepo{{Credential: "TOKEN"}}}}},
-	} {
-		_, seed := object.(*v1alpha1.Workspace)
-		t.Run(sentence, func(t *testing.T) { do(t, newLender(t, object, policy), seed) })
-	}
 }
 
 // A pool gives a token that was given back to another run at once, so nobody may have seen it.
@@ -189,40 +162,38 @@ func TestALeaseGoesBackOnlyIfSurelyNobodyHasSeenItsValue(t *testing.T) {
 		"a Secret that is too large":           {func(l *lender) { l.storing = apierrors.NewRequestEntityTooLargeError("no") }, "lease-1 given back", "lease-1 given back, lease-1 revoked", 2},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			both(t, func(t *testing.T, l *lender, seed bool) {
-				test.fails(l)
-				_, err := l.lends(t, seed, false)
-				if first := strings.Join(l.revoked, ", "); first != test.first || (err != nil) != (l.storing != nil || l.status != nil) {
-					t.Errorf("%v: %q, want %q", err, first, test.first)
-				}
-				l.storing, l.status, l.lost = nil, nil, false
-				secret, err := l.lends(t, seed, false)
-				if then := strings.Join(l.revoked, ", "); err != nil || then != test.then || l.issued != test.issued {
-					t.Errorf("%v: %q, want %q, after %d were issued", err, then, test.then, l.issued)
-				}
-				if value := string(secret.Data["TOKEN"]); value != fmt.Sprint("token-", test.issued) && !l.renews {
-					t.Errorf("the Secret has %q", value)
-				}
-				if len(l.records) > 0 {
-					t.Errorf("nobody tampered: %+v", l.records)
-				}
-			})
+			l := newLender(t)
+			test.fails(l)
+			_, err := l.lends(t, false)
+			if first := strings.Join(l.revoked, ", "); first != test.first || (err != nil) != (l.storing != nil || l.status != nil) {
+				t.Errorf("%v: %q, want %q", err, first, test.first)
+			}
+			l.storing, l.status, l.lost = nil, nil, false
+			secret, err := l.lends(t, false)
+			if then := strings.Join(l.revoked, ", "); err != nil || then != test.then || l.issued != test.issued {
+				t.Errorf("%v: %q, want %q, after %d were issued", err, then, test.then, l.issued)
+			}
+			if value := string(secret.Data["TOKEN"]); value != fmt.Sprint("token-", test.issued) && !l.renews {
+				t.Errorf("the Secret has %q", value)
+			}
+			if len(l.records) > 0 {
+				t.Errorf("nobody tampered: %+v", l.records)
+			}
 		})
 	}
 }
 
 // What is in use cannot be revoked for one that did not get into the Secret.
 func TestALeaseInUseIsNotRevokedForItsRenewal(t *testing.T) {
-	both(t, func(t *testing.T, l *lender, seed bool) {
-		if _, err := l.lends(t, seed, false); err != nil {
-			t.Fatal(err)
-		}
-		l.options.Clock.(*clocktesting.FakePassiveClock).SetTime(now.Add(time.Hour))
-		l.storing = apierrors.NewTimeoutError("too slow", 1)
-		if _, err := l.lends(t, seed, true); err == nil || len(l.revoked) > 0 || l.issued != 2 {
-			t.Errorf("%v, %q, %d", err, l.revoked, l.issued)
-		}
-	})
+	l := newLender(t)
+	if _, err := l.lends(t, false); err != nil {
+		t.Fatal(err)
+	}
+	l.options.Clock.(*clocktesting.FakePassiveClock).SetTime(now.Add(time.Hour))
+	l.storing = apierrors.NewTimeoutError("too slow", 1)
+	if _, err := l.lends(t, true); err == nil || len(l.revoked) > 0 || l.issued != 2 {
+		t.Errorf("%v, %q, %d", err, l.revoked, l.issued)
+	}
 }
 
 func TestASecretIsKeptAsItWas(t *testing.T) {
@@ -231,58 +202,38 @@ func TestASecretIsKeptAsItWas(t *testing.T) {
 		issued int
 		did    string
 	}{
-		"nobody changed it":             {func(map[string][]byte) {}, 1, ""},
-		"somebody put keys into it":     {func(data map[string][]byte) { data["EVIL"], data["ALSO"] = []byte("x"), []byte("y") }, 1, "put keys into Secret %s, which are out of it again: ALSO, EVIL"},
-		"somebody replaced the value":   {func(data map[string][]byte) { data["TOKEN"] = []byte("evil") }, 2, "changed what is in Secret %s, which is as it was again: TOKEN"},
-		"somebody took the value out":   {func(data map[string][]byte) { delete(data, "TOKEN") }, 2, "changed what is in Secret %s, which is as it was again: TOKEN"},
-		"somebody did both, for a seed": {func(data map[string][]byte) { data["EVIL"], data["TOKEN"] = []byte("x"), nil }, 2, "changed what is in Secret %s, which is as it was again: TOKEN"},
+		"nobody changed it":           {func(map[string][]byte) {}, 1, ""},
+		"somebody put keys into it":   {func(data map[string][]byte) { data["EVIL"], data["ALSO"] = []byte("x"), []byte("y") }, 1, "put keys into Secret %s, which are out of it again: ALSO, EVIL"},
+		"somebody replaced the value": {func(data map[string][]byte) { data["TOKEN"] = []byte("evil") }, 2, "changed what is in Secret %s, which is as it was again: TOKEN"},
+		"somebody took the value out": {func(data map[string][]byte) { delete(data, "TOKEN") }, 2, "changed what is in Secret %s, which is as it was again: TOKEN"},
+		"somebody did both":           {func(data map[string][]byte) { data["EVIL"], data["TOKEN"] = []byte("x"), nil }, 2, "changed what is in Secret %s, which is as it was again: TOKEN"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			both(t, func(t *testing.T, l *lender, seed bool) {
-				secret, err := l.lends(t, seed, false)
-				if err != nil {
-					t.Fatal(err)
-				}
-				keys := len(secret.Data)
-				test.change(secret.Data)
-				if err := l.writer.Update(t.Context(), secret); err != nil {
-					t.Fatal(err)
-				}
-				secret, err = l.lends(t, seed, true)
-				if err != nil || l.issued != test.issued || len(secret.Data) != keys || string(secret.Data["TOKEN"]) != fmt.Sprint("token-", test.issued) || len(l.revoked) > 0 {
-					t.Errorf("%v: %d were issued, and the Secret has %d keys; %q", err, l.issued, len(secret.Data), l.revoked)
-				}
-				var did []string
-				for _, record := range l.records {
-					did = append(did, record.Action+": "+record.Reason)
-				}
-				var want []string
-				if test.did != "" {
-					want = []string{"credentials-tampered: somebody " + strings.ReplaceAll(test.did, "%s", secret.Name)}
-				}
-				if !slices.Equal(did, want) {
-					t.Errorf("on record is %q, want %q", did, want)
-				}
-			})
+			l := newLender(t)
+			secret, err := l.lends(t, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			keys := len(secret.Data)
+			test.change(secret.Data)
+			if err := l.writer.Update(t.Context(), secret); err != nil {
+				t.Fatal(err)
+			}
+			secret, err = l.lends(t, true)
+			if err != nil || l.issued != test.issued || len(secret.Data) != keys || string(secret.Data["TOKEN"]) != fmt.Sprint("token-", test.issued) || len(l.revoked) > 0 {
+				t.Errorf("%v: %d were issued, and the Secret has %d keys; %q", err, l.issued, len(secret.Data), l.revoked)
+			}
+			var did []string
+			for _, record := range l.records {
+				did = append(did, record.Action+": "+record.Reason)
+			}
+			var want []string
+			if test.did != "" {
+				want = []string{"credentials-tampered: somebody " + strings.ReplaceAll(test.did, "%s", secret.Name)}
+			}
+			if !slices.Equal(did, want) {
+				t.Errorf("on record is %q, want %q", did, want)
+			}
 		})
 	}
-}
-
-func TestAUserThatSomebodyPutsBesideACredentialIsSeen(t *testing.T) {
-	both(t, func(t *testing.T, l *lender, seed bool) {
-		secret, err := l.lends(t, seed, false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !seed {
-			return // it has none
-		}
-		secret.Data["TOKEN.username"] = []byte("mallory")
-		if err := l.writer.Update(t.Context(), secret); err != nil {
-			t.Fatal(err)
-		}
-		if secret, err = l.lends(t, seed, true); err != nil || string(secret.Data["TOKEN.username"]) != "x-access-token" || len(l.records) != 1 {
-			t.Errorf("%v: %q, %+v", err, secret.Data["TOKEN.username"], l.records)
-		}
-	})
 }

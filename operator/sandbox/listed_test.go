@@ -53,7 +53,7 @@ func (l *leased) listed(t *testing.T) {
 	refused(t, admin.Create(t.Context(), bad, client.DryRunAll), `spec.egress.hosts[0].host: "10.0.0.1" is an address`)
 	alone, bounded := template(l.here, "alone"), template(l.here, "bounded-1")
 	alone.Spec.Egress, bounded.Spec.Egress = naming("api.example.com", "*.wild.example.com"), naming("narrow.example.com")
-	testkit.Create(t, admin, alone, bounded, policyOf(l.here, "bounding", "bounded-*"))
+	testkit.Create(t, admin, alone, bounded, policyOf(l.here, "widening", "bounded-*"))
 	k := testkit.NewKubelet(t, admin, listedNode)
 	r := l.started(t, listedNode, "alone")
 	pod := l.job(t, r).Spec.Template.Spec

@@ -270,7 +270,7 @@ func TestAPromptIsThereBeforeTheStatusNamesIt(t *testing.T) {
 // A cache of the namespaces of runs refuses to read the addresses of the API server: there is none to ask.
 func TestASeedIsNotHeldWhereTheOperatorSaysSo(t *testing.T) {
 	ws := unseeded()
-	ws.Spec.Seed.Egress = &v1alpha1.Egress{Internet: true}
+	ws.Spec.Seed.Egress = &v1alpha1.SandboxEgress{Egress: v1alpha1.Egress{Internet: true}}
 	off := egress.Options{Mode: egress.ModeOff, PodCIDRs: []string{"10.0.0.0/8"}, ServiceCIDRs: []string{"10.1.0.0/16"}}
 	scheme, err := controller.Scheme()
 	if err != nil {

@@ -35,11 +35,17 @@ func (inward) LookupNetIP(context.Context, string, string) ([]netip.Addr, error)
 // authorities of the broker.
 func (l *leased) ask(t *testing.T, run *v1alpha1.SandboxRun) *protocol.Client {
 	t.Helper()
-	_ = admin.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: l.here, Name: "default"}}) // unless a controller did
 	pod := &corev1.Pod{}
 	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: l.here, Name: run.Status.PodName}, pod); err != nil {
 		t.Fatal(err)
 	}
+	return l.askAs(t, pod, l.secret(t, run, "-proxy").Data["broker-ca.crt"])
+}
+
+// askAs returns one as a Pod, which trusts this authority.
+func (l *leased) askAs(t *testing.T, pod *corev1.Pod, ca []byte) *protocol.Client {
+	t.Helper()
+	_ = admin.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: l.here, Name: "default"}}) // unless a controller did
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		Audiences: []string{protocol.Audience}, BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID},
 	}}
@@ -48,7 +54,7 @@ func (l *leased) ask(t *testing.T, run *v1alpha1.SandboxRun) *protocol.Client {
 		t.Fatal(err)
 	}
 	asker, err := protocol.NewClient(protocol.ClientOptions{
-		URL: fmt.Sprintf("https://localhost:%d", l.port), CA: l.secret(t, run, "-proxy").Data["broker-ca.crt"],
+		URL: fmt.Sprintf("https://localhost:%d", l.port), CA: ca,
 		Token: func(context.Context) (string, error) { return request.Status.Token, nil },
 	})
 	if err != nil {

@@ -108,13 +108,19 @@ func (r *refusals) unheard(ctx context.Context, pod *corev1.Pod) (*corev1.Object
 	if !begun {
 		return nil, nil //nolint:nilnil // most have none
 	}
-	run := &v1alpha1.SandboxRun{}
-	err := r.of.cached.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: pod.Labels[v1alpha1.LabelSandboxRun]}, run)
-	if err != nil || string(run.UID) != pod.Labels[v1alpha1.LabelEgress] || run.Status.Egress == nil || run.Status.Egress.Broker != nil {
+	run, ws := &v1alpha1.SandboxRun{}, &v1alpha1.Workspace{}
+	object, key, decided := client.Object(run), v1alpha1.LabelSandboxRun, &run.Status.Egress
+	if pod.Labels[key] == "" {
+		object, key, decided = ws, v1alpha1.LabelWorkspace, &ws.Status.Egress
+	}
+	err := r.of.cached.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: pod.Labels[key]}, object)
+	if err != nil || string(object.GetUID()) != pod.Labels[v1alpha1.LabelEgress] || *decided == nil || (*decided).Broker != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
-	of := recordOf(run, "", "").Object
-	return &of, nil
+	if object == ws {
+		return new((&workspaceAttempt{ws: ws}).object()), nil
+	}
+	return new(recordOf(run, "", "").Object), nil
 }
 
 // read records what is new in the log of a proxy. again says that there is more.

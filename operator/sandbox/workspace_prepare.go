@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -104,7 +105,7 @@ func (a *workspaceAttempt) seed(ctx context.Context) error {
 	case client.IgnoreNotFound(err) != nil:
 		return err
 	case err == nil && a.status.SeedJobUID != string(job.UID): // an attempt that did not get to the status made it, or somebody else
-		want, err := workload.SeedJob(a.ws, a.options.SeedImage)
+		want, err := a.seedJob(ctx)
 		if err == nil {
 			err = a.prove(ctx, job, want)
 		}
@@ -126,6 +127,12 @@ func (a *workspaceAttempt) follow(ctx context.Context, job *batchv1.Job) error {
 	case ended && left == "":
 		return a.seeded(ctx, job)
 	}
+	decided := a.status.Egress != nil
+	if !began && !decided {
+		if ready, err := a.intercept(ctx); err != nil || !ready {
+			return err
+		}
+	}
 	held, err := a.hold(ctx, began || left != "")
 	if err != nil || !held {
 		return err
@@ -137,7 +144,15 @@ func (a *workspaceAttempt) follow(ctx context.Context, job *batchv1.Job) error {
 		a.waits(v1alpha1.ConditionSeeded, v1alpha1.SandboxPodLeft, "somebody deleted a Job of the seed, which goes on when Pod "+left+" has ended", true)
 		return nil
 	}
-	if ready, err := a.equipSeed(ctx, began); err != nil || began || !ready {
+	if began {
+		return nil
+	}
+	if decided { // by an attempt before, and what it went by may have changed
+		if ready, err := a.intercept(ctx); err != nil || !ready {
+			return err
+		}
+	}
+	if ready, err := a.equipSeed(ctx); err != nil || !ready {
 		return err
 	}
 	return a.begin(ctx)
@@ -145,7 +160,7 @@ func (a *workspaceAttempt) follow(ctx context.Context, job *batchv1.Job) error {
 
 // begin makes the Job that fetches.
 func (a *workspaceAttempt) begin(ctx context.Context) error {
-	job, err := workload.SeedJob(a.ws, a.options.SeedImage)
+	job, err := a.seedJob(ctx)
 	if err != nil {
 		return err
 	}
@@ -160,7 +175,7 @@ func (a *workspaceAttempt) begin(ctx context.Context) error {
 }
 
 // seeded takes over how the Job ended.
-func (a *workspaceAttempt) seeded(ctx context.Context, job *batchv1.Job) (err error) {
+func (a *workspaceAttempt) seeded(ctx context.Context, job *batchv1.Job) error {
 	for _, c := range job.Status.Conditions {
 		if c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobFailed || c.Type == batchv1.JobComplete) {
 			a.took = max(c.LastTransitionTime.Sub(job.CreationTimestamp.Time), time.Millisecond) // times have no less than seconds
@@ -174,14 +189,12 @@ func (a *workspaceAttempt) seeded(ctx context.Context, job *batchv1.Job) (err er
 			return err
 		}
 		for i := range pods.Items {
-			for _, c := range pods.Items[i].Status.ContainerStatuses {
-				if t := c.State.Terminated; t != nil && t.Message != "" && owned.Is(&pods.Items[i], owned.ByJob(job)) {
+			status := &pods.Items[i].Status // what redirects may have failed, or the proxy
+			for _, c := range slices.Concat(status.InitContainerStatuses, status.ContainerStatuses) {
+				if t := c.State.Terminated; t != nil && t.ExitCode != 0 && t.Message != "" && owned.Is(&pods.Items[i], owned.ByJob(job)) {
 					message = t.Message
 				}
 			}
-		}
-		if message, err = a.discreet(ctx, message); err != nil {
-			return err
 		}
 		a.failed(v1alpha1.WorkspaceSeedFailed, message)
 		return nil
@@ -257,7 +270,10 @@ func (a *workspaceAttempt) tellOrphan(ctx context.Context, pod *corev1.Pod) {
 
 // decide finds out whether policies hold here.
 func (a *workspaceAttempt) decide(ctx context.Context, apiServer []netip.AddrPort) (held bool, err error) {
-	e := workload.SeedEgress(a.ws.Spec.Seed)
+	e := workload.SeedEgress(a.ws.Spec.Seed).DeepCopy()
+	if a.proxied != nil {
+		a.proxied.Open(e)
+	}
 	if err := egress.Check(e, &a.options.Egress); err != nil {
 		a.failed(v1alpha1.ReasonEgressInvalid, "spec.seed.egress."+err.Error())
 		return false, nil //nolint:nilerr // the status says it
@@ -271,6 +287,9 @@ func (a *workspaceAttempt) decide(ctx context.Context, apiServer []netip.AddrPor
 		return false, nil
 	}
 	if err == nil {
+		if p := a.proxied; p != nil {
+			decided.Hosts, decided.Broker, a.status.Interception = p.Hosts, p.Broker, p.Mode
+		}
 		a.status.Egress = decided
 	}
 	return err == nil, err

@@ -72,7 +72,7 @@ func (w *workspaces) Reconcile(ctx context.Context, item reconcile.Request) (rec
 	of, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	key := types.NamespacedName{Namespace: item.Namespace, Name: v1alpha1.LabelWorkspace + "/" + item.Name} // apart from runs
-	again, refused, err := w.attempt(of, item.NamespacedName)
+	again, err := w.attempt(of, item.NamespacedName)
 	switch {
 	case ctx.Err() != nil:
 		return reconcile.Result{}, nil
@@ -80,46 +80,42 @@ func (w *workspaces) Reconcile(ctx context.Context, item reconcile.Request) (rec
 		return w.retry(key, zap.Stringer("workspace", item.NamespacedName), err), nil
 	}
 	w.failures.Forget(key)
-	if refused {
-		return reconcile.Result{RequeueAfter: w.pollsAfter(key, refused)}, nil
-	}
-	w.refusals.Forget(key)
 	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-// attempt returns when to look again if nothing happens, zero is never, and whether the broker has refused something.
-func (w *workspaces) attempt(ctx context.Context, key types.NamespacedName) (again time.Duration, refused bool, err error) {
+// attempt returns when to look again if nothing happens, zero is never.
+func (w *workspaces) attempt(ctx context.Context, key types.NamespacedName) (again time.Duration, err error) {
 	ws := &v1alpha1.Workspace{}
 	if err := w.cached.Get(ctx, key, ws); err != nil {
-		return 0, false, client.IgnoreNotFound(err)
+		return 0, client.IgnoreNotFound(err)
 	}
 	mine := slices.Contains(ws.Finalizers, v1alpha1.FinalizerWorkspace)
 	deleted := !ws.DeletionTimestamp.IsZero()
 	if deleted && !mine {
-		return 0, false, nil
+		return 0, nil
 	}
 	if !mine {
 		if err := w.setFinalizers(ctx, ws, append(ws.Finalizers, v1alpha1.FinalizerWorkspace)); err != nil {
-			return 0, false, err
+			return 0, err
 		}
 	}
 	a := &workspaceAttempt{workspaces: w, ws: ws, status: ws.Status.DeepCopy()}
 	a.status.ObservedGeneration = ws.Generation
 	if deleted {
 		err = a.end(ctx)
-		return a.again(), a.refused, err
+		return a.again(), err
 	}
 	err = a.prepare(ctx)
 	if err == nil {
-		err = a.returnCredentials(ctx)
+		err = a.closeProxy(ctx)
 	}
 	if err == nil {
 		err = a.turn(ctx)
 	}
 	if err != nil {
-		return 0, false, err
+		return 0, err
 	}
-	return a.again(), a.refused, a.write(ctx)
+	return a.again(), a.write(ctx)
 }
 
 // workspaceAttempt is one attempt.
@@ -127,21 +123,18 @@ type workspaceAttempt struct {
 	*workspaces
 	ws     *v1alpha1.Workspace
 	status *v1alpha1.WorkspaceStatus
-	// poll says that it waits for something that is not watched, and next is when a lease of its seed is to be renewed.
-	// refused says that the broker said no.
-	poll, refused bool
-	next          time.Time
+	// proxied is the proxy of the seed, nil if it has none, or its Job is there.
+	proxied *facts.Proxied
+	// poll says that it waits for something that is not watched.
+	poll bool
 	// took is how long the seed took, if it has ended.
 	took time.Duration
 }
 
 // again is when to look again, zero is never.
 func (a *workspaceAttempt) again() time.Duration {
-	switch {
-	case a.poll:
+	if a.poll {
 		return facts.PollAfter
-	case !a.next.IsZero():
-		return max(a.next.Sub(a.options.Clock.Now()), time.Second)
 	}
 	return 0
 }
@@ -304,7 +297,7 @@ func (w *workspaces) removeOne(ctx context.Context, ws *v1alpha1.Workspace) erro
 			return err
 		}
 		if what == "" {
-			if err := a.discardCredentials(ctx); err != nil {
+			if err := a.discardProxy(ctx); err != nil {
 				return err
 			}
 			if err := a.writeUninstalled(ctx); err != nil {
@@ -323,11 +316,10 @@ func (w *workspaces) removeOne(ctx context.Context, ws *v1alpha1.Workspace) erro
 // writeUninstalled says of a seed with leases that the uninstall has ended it: the broker keeps some for as long as a seed
 // may use them. One without leases is fetched again by the next installation.
 func (a *workspaceAttempt) writeUninstalled(ctx context.Context) error {
-	if a.status.Phase != v1alpha1.WorkspaceSeeding || len(a.status.Credentials) == 0 {
+	if a.status.Phase != v1alpha1.WorkspaceSeeding || !a.asksBroker() {
 		return nil
 	}
 	before := a.ws.DeepCopy()
-	a.status.Credentials = nil
 	a.failed(v1alpha1.SandboxUninstalled, "admitkit was uninstalled while its seed fetched: delete the Workspace, and make another")
 	a.ws.Status = *a.status.DeepCopy()
 	return client.IgnoreNotFound(a.writer.Status().Patch(ctx, a.ws, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))

@@ -32,7 +32,7 @@ const pinned = "example.com/sandbox@sha256:0123456789abcdef0123456789abcdef01234
 func workspace(namespace, name string, repos ...v1alpha1.WorkspaceRepo) *v1alpha1.Workspace {
 	ws := &v1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	if len(repos) > 0 {
-		ws.Spec.Seed = &v1alpha1.WorkspaceSeed{Repos: repos, Egress: &v1alpha1.Egress{DNS: new(false), CIDRs: []v1alpha1.EgressCIDR{{CIDR: "192.0.2.10/32", Ports: []v1alpha1.EgressPort{{Port: 443}}}}}}
+		ws.Spec.Seed = &v1alpha1.WorkspaceSeed{Repos: repos, Egress: &v1alpha1.SandboxEgress{Egress: v1alpha1.Egress{DNS: new(false), CIDRs: []v1alpha1.EgressCIDR{{CIDR: "192.0.2.10/32", Ports: []v1alpha1.EgressPort{{Port: 443}}}}}}}
 	}
 	return ws
 }
@@ -105,13 +105,14 @@ func (s *story) workspaceAdmission(t *testing.T) {
 		}), "spec.seed.repos[0].credential: cannot be set with credentialsFrom: leave one of them out"},
 		"a lease for ssh": {with(func(w *ws) {
 			w.Spec.Seed.Repos[0] = repo{URL: "git@git.example.com:a", Credential: "git"}
-		}), "spec.seed.repos[0].credential: what the broker leases is a password"},
+		}), "spec.seed.repos[0].credential: a proxy sets it in a header, and ssh needs keys"},
 		"a lease without a broker": {with(func(w *ws) {
 			w.Spec.Seed.Repos = []repo{{URL: "https://git.example.com/a", Path: "a"}, {URL: "https://git.example.com/b", Path: "b", Credential: "git"}}
 		}), "spec.seed.repos[1].credential: the controller has no broker: let the operator set --broker-namespace"},
-		"another's Secret":    {with(func(w *ws) { w.Spec.Seed.Repos[0].CredentialsFrom = secret("others") }), `"alice" has not the right to get secrets`},
-		"another's ConfigMap": {with(func(w *ws) { w.Spec.Seed.CAFrom = &v1alpha1.SandboxKey{Name: "others", Key: "ca.crt"} }), `"alice" has not the right to get configmaps`},
-		"a path that climbs":  {with(func(w *ws) { w.Spec.Seed.Repos[0].Path = "a/../.." }), "repos[0].path: must be relative"},
+		"names, without proxies": {with(func(w *ws) { w.Spec.Seed.Egress = naming("git.example.com") }), "spec.seed.egress.hosts: the controller makes no proxies"},
+		"another's Secret":       {with(func(w *ws) { w.Spec.Seed.Repos[0].CredentialsFrom = secret("others") }), `"alice" has not the right to get secrets`},
+		"another's ConfigMap":    {with(func(w *ws) { w.Spec.Seed.CAFrom = &v1alpha1.SandboxKey{Name: "others", Key: "ca.crt"} }), `"alice" has not the right to get configmaps`},
+		"a path that climbs":     {with(func(w *ws) { w.Spec.Seed.Repos[0].Path = "a/../.." }), "repos[0].path: must be relative"},
 		"paths in each other": {with(func(w *ws) {
 			w.Spec.Seed.Repos = []repo{{URL: "https://git.example.com/a", Path: "a"}, {URL: "https://git.example.com/b", Path: "a/b/"}}
 		}), "lie in each other"},
@@ -127,7 +128,7 @@ func (s *story) workspaceAdmission(t *testing.T) {
 		"no size at all":                 {with(func(w *ws) { w.Spec.Storage.Size = amount(t, "0") }), "storage.size"},
 		"a depth below a commit":         {with(func(w *ws) { w.Spec.Seed.Repos[0].Ref, w.Spec.Seed.Repos[0].Depth = strings.Repeat("a", 40), 1 }), "depth cannot be set with a commit"},
 		"an option for a ref":            {with(func(w *ws) { w.Spec.Seed.Repos[0].Ref = "--upload-pack=x" }), "ref"},
-		"the internet, without ranges":   {with(func(w *ws) { w.Spec.Seed.Egress = &v1alpha1.Egress{Internet: true} }), "spec.seed.egress.internet"},
+		"the internet, without ranges":   {with(func(w *ws) { w.Spec.Seed.Egress = &v1alpha1.SandboxEgress{Egress: v1alpha1.Egress{Internet: true}} }), "spec.seed.egress.internet"},
 		"where nothing runs SandboxRuns": {with(func(w *ws) { w.Namespace = s.elsewhere }), "nothing runs SandboxRuns there"},
 	} {
 		t.Run(sentence, func(t *testing.T) {

@@ -116,7 +116,7 @@ type ProxyInjected struct {
 }
 
 // InContainer delivers a credential into the container of the run, as a variable of its
-// environment, or of a seed, as a file: whoever controls that can take it away, and use it until it ends.
+// environment: whoever controls that can take it away, and use it until it ends.
 type InContainer struct {
 	// Accepted says in words that this is wanted; it must be true.
 	// +kubebuilder:validation:XValidation:rule="self",message="must be true: the run, which nobody trusts, gets the credential itself"
@@ -277,8 +277,7 @@ type BrokerInterception struct {
 	CooperativeAccepted *Acceptance `json:"cooperativeAccepted,omitempty"`
 }
 
-// BrokerPolicySpec says which names and credentials the runs of which templates have, and which credentials the seeds of
-// which Workspaces.
+// BrokerPolicySpec says which names and credentials the runs of which templates have, and the seeds of which Workspaces.
 // +kubebuilder:validation:XValidation:rule="has(self.appliesToTemplates) || has(self.appliesToWorkspaces)",message="set appliesToTemplates, appliesToWorkspaces, or both: the policy applies to nothing"
 type BrokerPolicySpec struct {
 	// AppliesToTemplates are the names of templates: * stands for any characters, ? for one. Default: the policy is not
@@ -291,8 +290,8 @@ type BrokerPolicySpec struct {
 	// +kubebuilder:validation:items:Pattern=`^[-a-z0-9.*?]+$`
 	// +listType=set
 	AppliesToTemplates []string `json:"appliesToTemplates,omitempty"`
-	// AppliesToWorkspaces are the names of Workspaces, as for templates. Their seeds may use the credentials that are
-	// delivered inContainer, and nothing else of the policy concerns them. Default: none.
+	// AppliesToWorkspaces are the names of Workspaces, as for templates. Their seeds have a proxy as runs have, and the names
+	// and credentials that are proxyInjected. Default: none.
 	// +optional
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32

@@ -6,8 +6,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 const (
 	// ConditionBrokerReady says whether the broker has answered the controller.
 	ConditionBrokerReady = "BrokerReady"
-	// ConditionCredentialsReady says whether the run has the credentials that its template requires, or the seed of a
-	// Workspace those of its repositories.
+	// ConditionCredentialsReady says whether the run has the credentials that its template requires, or whether policies
+	// grant the seed of a Workspace those of its repositories.
 	ConditionCredentialsReady = "CredentialsReady"
 	// ConditionInterceptionUnavailable is True if the connections of the run cannot be brought to its proxy, so that the
 	// run fails. Else its reason says how they are.
@@ -27,8 +27,6 @@ const (
 	// CredentialsNotGranted: no BrokerPolicy that applies to the template grants what it requires, or none that applies to
 	// the Workspace what its repositories need. The run, or the Workspace, waits.
 	CredentialsNotGranted = "NotGranted"
-	// CredentialsReturned: the seed of the Workspace has ended, and has none any more.
-	CredentialsReturned = "Returned"
 	// InterceptionPodSecurity: the Pod Security standard of the namespace forbids the redirect.
 	InterceptionPodSecurity = "PodSecurity"
 	// InterceptionNotConfigured: the controller makes no proxies.
@@ -80,7 +78,7 @@ type SandboxRequires struct {
 
 // SandboxCredential is a credential that the container of a run has.
 type SandboxCredential struct {
-	// Name is what the template calls it, and the variable of the environment; or the repositories of a Workspace.
+	// Name is what the template calls it, and the variable of the environment.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`

@@ -98,11 +98,12 @@ type WorkspaceRepo struct {
 	// +kubebuilder:validation:Maximum=1000000
 	Depth int32 `json:"depth,omitempty"`
 	// CredentialsFrom is a Secret that only the seed gets, as files: for https the keys username and
-	// password, for ssh the keys ssh-privatekey and known_hosts. Who makes the Workspace must be allowed to get it.
+	// password, for ssh the keys ssh-privatekey and known_hosts. Who makes the Workspace must be allowed to get it. A proxy
+	// removes what https sends of it.
 	// +optional
 	CredentialsFrom *WorkspaceSecret `json:"credentialsFrom,omitempty"`
 	// Credential is the name of a credential in a BrokerPolicy that applies to the Workspace, instead of credentialsFrom. The
-	// broker leases it to the seed of a https URL, as the password, for as long as that takes.
+	// proxy of the seed sets it at the host of a https URL, and the seed does not begin without.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[A-Za-z_]([-A-Za-z0-9_]*[A-Za-z0-9_])?$`
@@ -131,12 +132,14 @@ type WorkspaceSeed struct {
 	// +kubebuilder:validation:MaxLength=512
 	Image string `json:"image,omitempty"`
 	// CAFrom is a key of a ConfigMap with the authorities, in PEM, of servers whose
-	// certificates are of none that everybody knows. Who makes the Workspace must be allowed to get it.
+	// certificates are of none that everybody knows. Who makes the Workspace must be allowed to get it. Not for a seed with
+	// a proxy, which verifies the servers.
 	// +optional
 	CAFrom *SandboxKey `json:"caFrom,omitempty"`
-	// Egress is what the seed may reach: the servers, by address, and the names. Default: nothing.
+	// Egress is what the seed may reach, by address, and by name through its proxy. Default: nothing, or where
+	// BrokerPolicies apply the names that these allow.
 	// +optional
-	Egress *Egress `json:"egress,omitempty"`
+	Egress *SandboxEgress `json:"egress,omitempty"`
 	// TimeoutSeconds is how long all attempts may take. Default: 600.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
@@ -185,12 +188,9 @@ type WorkspaceStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	SeedJobUID string `json:"seedJobUID,omitempty"`
-	// Credentials are those that the seed has on lease. There are none when it has ended.
+	// Interception is how the connections of the seed come to its proxy. Default: it has none.
 	// +optional
-	// +listType=map
-	// +listMapKey=name
-	// +kubebuilder:validation:MaxItems=16
-	Credentials []SandboxCredential `json:"credentials,omitempty"`
+	Interception InterceptionMode `json:"interception,omitempty"`
 	// Egress is what was decided about the egress of the seed, once.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="egress is decided once"

@@ -3190,7 +3190,7 @@ func (in *WorkspaceSeed) DeepCopyInto(out *WorkspaceSeed) {
 	}
 	if in.Egress != nil {
 		in, out := &in.Egress, &out.Egress
-		*out = new(Egress)
+		*out = new(SandboxEgress)
 		(*in).DeepCopyInto(*out)
 	}
 	if in.TimeoutSeconds != nil {
@@ -3237,13 +3237,6 @@ func (in *WorkspaceStatus) DeepCopyInto(out *WorkspaceStatus) {
 	if in.Conditions != nil {
 		in, out := &in.Conditions, &out.Conditions
 		*out = make([]v1.Condition, len(*in))
-		for i := range *in {
-			(*in)[i].DeepCopyInto(&(*out)[i])
-		}
-	}
-	if in.Credentials != nil {
-		in, out := &in.Credentials, &out.Credentials
-		*out = make([]SandboxCredential, len(*in))
 		for i := range *in {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}

@@ -28,18 +28,20 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 )
 
-// lending is a Workspace whose repository needs a token, which a policy lends to its seed, and one without the credential.
+// lending is a Workspace whose repository needs a token, which a policy lends to the proxy of its seed, and one without the
+// credential, which names the server by itself.
 const lending = `
 apiVersion: admitkit.dev/v1alpha1
 kind: BrokerPolicy
 metadata: {name: lender, namespace: e2e-agents}
 spec:
   appliesToWorkspaces: [lent]
+  egress: [{host: ` + gitName + `}]
   grants:
     credentials:
     - name: git
       secret: {name: keys, key: git}
-      delivery: {inContainer: {accepted: true, reason: The seed of a Workspace has no proxy.}}
+      delivery: {proxyInjected: {hosts: [` + gitName + `], basicUser: git}}
 ---
 apiVersion: admitkit.dev/v1alpha1
 kind: Workspace
@@ -48,7 +50,6 @@ spec:
   storage: {size: 100Mi}
   seed:
     repos: [{url: "https://` + gitName + `/private.git", path: private, credential: git}]
-    egress: {dns: true, cidrs: [{cidr: ` + gitAt + `/32, ports: [{port: 443}]}]}
 ---
 apiVersion: admitkit.dev/v1alpha1
 kind: Workspace
@@ -57,20 +58,20 @@ spec:
   storage: {size: 100Mi}
   seed:
     repos: [{url: "https://` + gitName + `/private.git", path: private}]
-    egress: {dns: true, cidrs: [{cidr: ` + gitAt + `/32, ports: [{port: 443}]}]}
+    egress: {hosts: [{host: ` + gitName + `}]}
 `
 
-// lends has a run in a Workspace whose seed had a credential on lease, which is nowhere afterwards, and was nowhere else.
+// lends has a run in a Workspace whose seed had a credential by its proxy, which is nowhere but in the policy's Secret, and never was.
 func (i *installation) lends(t *testing.T) {
 	folder := i.makeVolume(t, "lent")
 	i.makeVolume(t, "unlent")
 	places := watchPlaces(t)
 	i.apply(t, lending)
 	lent := workspaceIn(t, "lent", v1alpha1.WorkspaceActive)
-	if c := meta.FindStatusCondition(lent.Status.Conditions, v1alpha1.ConditionCredentialsReady); c == nil || c.Reason != v1alpha1.CredentialsReturned || len(lent.Status.Credentials) > 0 {
-		t.Errorf("the seed has ended, and the Workspace says %+v, %+v", c, lent.Status.Credentials)
+	if e := lent.Status.Egress; lent.Status.Interception != v1alpha1.InterceptionTransparent || e.Broker == nil {
+		t.Errorf("the seed has no proxy: %+v", lent.Status)
 	}
-	const secret = "workspace-lent-credentials"
+	const secret = "workspace-lent-proxy"
 	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: agents, Name: secret}, &corev1.Secret{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the seed has ended, and its Secret is there: %v", err)
 	}
@@ -97,7 +98,7 @@ func (i *installation) lends(t *testing.T) {
 	if run := ended(t, "three"); run.Status.Phase != v1alpha1.SandboxSucceeded || !strings.Contains(run.Status.Output, "private/file=this is private") {
 		t.Errorf("run three is %s, and its output %q", run.Status.Phase, run.Status.Output)
 	}
-	if got, want := places.end(t), []string{"Secret " + agents + "/keys", "Secret " + agents + "/" + secret}; !slices.Equal(got, want) {
+	if got, want := places.end(t), []string{"Secret " + agents + "/keys"}; !slices.Equal(got, want) {
 		t.Errorf("these objects had the credential at some time: %q, want %q", got, want)
 	}
 	i.nowhere(t, folder)

@@ -30,9 +30,9 @@ func (b *service) issue(ctx context.Context, who *caller, of *run, request proto
 	if err != nil {
 		return nil, err
 	}
-	if inContainer := grant.Delivery.InContainer != nil; inContainer != (who.pod == nil) {
+	if inContainer := grant.Delivery.InContainer != nil; inContainer != (who.pod == nil) || inContainer && of.Kind == v1alpha1.LeaseOfWorkspace {
 		return nil, refuse(http.StatusForbidden, protocol.CodeForbidden,
-			"credential %s of BrokerPolicy %s: the controller gets those that are delivered inContainer, and the proxy of a run those that are proxyInjected", grant.Name, policy)
+			"credential %s of BrokerPolicy %s: the controller gets those of runs that are delivered inContainer, and the proxy of a run or a seed those that are proxyInjected", grant.Name, policy)
 	}
 	lease, renewed, err := b.claim(ctx, of, who.pod, policy, grant)
 	if err != nil {

@@ -21,7 +21,7 @@ type run struct {
 	v1alpha1.LeaseRun
 	// template is that of a SandboxRun.
 	template string
-	// jobUID is that of its Job, once it has one.
+	// jobUID is that of its Job, or of that of the seed, once it has one.
 	jobUID string
 	// finished says that it does nothing any more, and ended that it has finished or is about
 	// to be deleted.
@@ -62,6 +62,7 @@ func runOf(object *unstructured.Unstructured) *run {
 	kind := v1alpha1.LeaseKind(object.GetKind())
 	var finished bool
 	if kind == v1alpha1.LeaseOfWorkspace { // one that is being deleted has no seed any more when it has no Job
+		jobUID = seedUID
 		finished = phase == string(v1alpha1.WorkspaceActive) || phase == string(v1alpha1.WorkspaceFailed) || phase == string(v1alpha1.WorkspaceTerminating) && seedUID == ""
 	} else {
 		finished = v1alpha1.SandboxPhase(phase).Terminal()
@@ -107,7 +108,7 @@ func trimRun(object any) (any, error) {
 	return trimmed, nil
 }
 
-// ofPod returns the run of a Pod: that which controls the Job which controls the Pod, each
+// ofPod returns the run of a Pod, or the Workspace that it seeds: that which controls the Job which controls the Pod, each
 // by its UID. A Pod that merely has the labels of a run is of none.
 func (r runs) ofPod(ctx context.Context, pod *corev1.Pod) (*run, error) {
 	none := apierrors.NewNotFound(runResource, "of Pod "+pod.Name)
@@ -120,10 +121,14 @@ func (r runs) ofPod(ctx context.Context, pod *corev1.Pod) (*run, error) {
 		return nil, fmt.Errorf("reading Job %s/%s: %w", pod.Namespace, owner.Name, err)
 	}
 	above := metav1.GetControllerOf(job)
-	if job.UID != owner.UID || above == nil || above.Kind != string(v1alpha1.LeaseOfRun) || above.APIVersion != v1alpha1.GroupVersion.String() {
+	if job.UID != owner.UID || above == nil || above.APIVersion != v1alpha1.GroupVersion.String() {
 		return nil, none
 	}
-	found, err := r.get(ctx, v1alpha1.LeaseOfRun, pod.Namespace, above.Name)
+	kind := v1alpha1.LeaseKind(above.Kind)
+	if kind != v1alpha1.LeaseOfRun && kind != v1alpha1.LeaseOfWorkspace {
+		return nil, none
+	}
+	found, err := r.get(ctx, kind, pod.Namespace, above.Name)
 	switch {
 	case err != nil:
 		return nil, err

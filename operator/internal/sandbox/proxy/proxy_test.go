@@ -95,6 +95,7 @@ type outside struct {
 	port    int32
 	address string // of the proxy
 	trust   *x509.CertPool
+	bundle  []byte // has the authorities in trust, in PEM
 	server  *httptest.Server
 }
 
@@ -137,7 +138,8 @@ func newOutside(t *testing.T, mode Mode, change ...func(*Options, int32)) *outsi
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.trust.AppendCertsFromPEM(root.Certificate)
+	o.bundle = root.Certificate
+	o.trust.AppendCertsFromPEM(o.bundle)
 	roots := x509.NewCertPool()
 	roots.AddCert(authority.Certificate)
 	options := Options{

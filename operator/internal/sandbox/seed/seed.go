@@ -118,7 +118,7 @@ func trust(file string) error {
 		return fmt.Errorf("authorities: %w", err)
 	}
 	client := githttp.NewClient(&http.Client{
-		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, TLSHandshakeTimeout: 30 * time.Second, ResponseHeaderTimeout: time.Minute},
+		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, TLSHandshakeTimeout: 30 * time.Second, ResponseHeaderTimeout: time.Minute},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			if first := via[0].URL; req.URL.Scheme != first.Scheme || req.URL.Host != first.Host {
 				return &lastingError{fmt.Errorf("the server redirects to %s://%s: name that in the URL", req.URL.Scheme, req.URL.Host)}

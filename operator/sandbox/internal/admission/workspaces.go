@@ -41,49 +41,65 @@ func (r *workspaceRules) Validate(ctx context.Context, ws *v1alpha1.Workspace, r
 	if err := egress.Check(workload.SeedEgress(seed), r.Egress); err != nil {
 		return denied("Workspace", "spec.seed.egress.%w", err)
 	}
-	for _, warning := range append(egress.Warnings(workload.SeedEgress(seed), r.Egress), unreached(seed.Egress)...) {
-		req.Warnf("spec.seed.egress.%s", warning)
-	}
 	switch {
+	case seed.Egress != nil && len(seed.Egress.Hosts) > 0 && !r.Proxy:
+		return denied("Workspace", "spec.seed.egress.hosts: %s", workload.NoProxies)
 	case seed.Image == "" && r.SeedImage == "":
 		return denied("Workspace", "spec.seed.image: must be set, because the operator has no --sandbox-seed-image")
 	case seed.Image != "" && !egress.IsDigestPinned(seed.Image):
 		req.Warnf("spec.seed.image: %.80s names no digest: what fetches can change; it is pulled always", seed.Image)
 	}
-	if err := r.checkLeases(ctx, ws, req); err != nil {
+	if err := r.checkPolicies(ctx, ws, req); err != nil {
 		return err
 	}
 	return r.checkRights(ctx, seed, req)
 }
 
-// unreached says why a seed cannot reach its servers: they have names.
-func unreached(e *v1alpha1.Egress) []string {
+// unreached says why a seed without a proxy cannot reach its servers: they have names.
+func unreached(e *v1alpha1.SandboxEgress) []string {
 	switch {
 	case e == nil:
-		return []string{"cidrs: without egress the seed reaches no server: name the addresses of yours, or set internet"}
+		return []string{"hosts: without egress the seed reaches no server: name yours, or their addresses in cidrs"}
 	case e.DNS != nil && !*e.DNS:
 		return []string{"dns: false: the seed cannot look up the names of its servers, unless its image has other means"}
 	case len(e.CIDRs) == 0 && len(e.Pods) == 0 && !e.Internet:
-		return []string{"cidrs: the seed reaches no server: name the addresses of yours, or set internet"}
+		return []string{"hosts: the seed reaches no server: name yours, or their addresses in cidrs"}
 	}
 	return nil
 }
 
-// checkLeases refuses what no broker would lease. A Workspace whose credentials nobody grants yet waits for that.
-func (r *workspaceRules) checkLeases(ctx context.Context, ws *v1alpha1.Workspace, req *extension.Request) error {
-	names := workload.SeedCredentials(ws.Spec.Seed)
-	if len(names) == 0 {
-		return nil
-	}
-	if !r.Broker {
-		i := slices.IndexFunc(ws.Spec.Seed.Repos, func(of v1alpha1.WorkspaceRepo) bool { return of.Credential != "" })
+// checkPolicies refuses what no broker would lease, and says what the author may not expect. A Workspace whose credentials
+// nobody grants yet waits for that.
+func (r *workspaceRules) checkPolicies(ctx context.Context, ws *v1alpha1.Workspace, req *extension.Request) error {
+	seed, wanted := ws.Spec.Seed, workload.SeedCredentials(ws.Spec.Seed)
+	if len(wanted) > 0 && !r.Broker {
+		i := slices.IndexFunc(seed.Repos, func(of v1alpha1.WorkspaceRepo) bool { return of.Credential != "" })
 		return denied("Workspace", "spec.seed.repos[%d].credential: %s; or name a Secret in credentialsFrom", i, brokerpolicy.NotConfigured)
 	}
-	_, problem, err := brokerpolicy.ForSeed(ctx, r.asker, req.Namespace, ws.Name, names)
+	apply, problem, err := brokerpolicy.ForSeed(ctx, r.asker, req.Namespace, ws.Name, wanted)
+	if err != nil {
+		return err
+	}
 	if problem != "" {
 		req.Warnf("spec.seed: the Workspace waits: %s", problem)
 	}
-	return err
+	warnings := egress.Warnings(workload.SeedEgress(seed), r.Egress)
+	switch {
+	case seed.Egress != nil && len(seed.Egress.Hosts) > 0:
+		warnings = append(warnings, brokerpolicy.NameWarnings("hosts", seed.Egress.Hosts)...)
+	case len(apply) == 0 && len(wanted) == 0:
+		warnings = append(warnings, unreached(seed.Egress)...)
+	}
+	for _, warning := range warnings {
+		req.Warnf("spec.seed.egress.%s", warning)
+	}
+	switch {
+	case len(apply) > 0 && !r.Broker:
+		return denied("Workspace", "spec.seed: BrokerPolicy %s applies to the Workspace, and %s", apply[0].Name, brokerpolicy.NotConfigured)
+	case len(apply) > 0 && seed.CAFrom != nil:
+		return denied("Workspace", "spec.seed.%s", workload.CAFromOfProxied)
+	}
+	return nil
 }
 
 // checkRights refuses a seed that says what runs or reaches out in the name of somebody who may not say so, and

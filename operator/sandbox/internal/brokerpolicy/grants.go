@@ -3,6 +3,8 @@ package brokerpolicy
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -89,29 +91,44 @@ func ClosedBy(mode v1alpha1.SandboxMode, template string, apply []v1alpha1.Broke
 	return fmt.Sprintf("BrokerPolicies apply to template %s that let nobody in, since a person there would use its credentials: set spec.runs.%s in %s", template, field, strings.Join(closed, ", "))
 }
 
-// ForSeed returns what policies grant a Workspace by these names, or what is missing, with the remedy. A policy of
-// templates grants it nothing: its author has said nothing of Workspaces.
-func ForSeed(ctx context.Context, reader client.Reader, namespace, name string, wanted []string) (grants map[string]*v1alpha1.CredentialGrant, problem string, err error) {
+// ForSeed returns the BrokerPolicies that apply to a Workspace, and what is missing of the credentials of its repositories, with
+// the remedy. wanted are their names, each with the hosts at which it is used. A policy of templates grants a Workspace
+// nothing: its author has said nothing of Workspaces.
+func ForSeed(ctx context.Context, reader client.Reader, namespace, name string, wanted map[string][]string) (apply []v1alpha1.BrokerPolicy, problem string, err error) {
 	var list v1alpha1.BrokerPolicyList
 	if err := reader.List(ctx, &list, client.InNamespace(namespace)); err != nil {
 		return nil, "", fmt.Errorf("listing BrokerPolicies in namespace %s: %w", namespace, err)
 	}
 	apply, others := list.ForWorkspace(name)
-	if problem := Shortfall(namespace, OfWorkspace(name), wanted, apply, others); problem != "" {
-		return nil, problem, nil
+	names := slices.Sorted(maps.Keys(wanted))
+	if problem := Shortfall(namespace, OfWorkspace(name), names, apply, others); problem != "" {
+		return apply, problem, nil
 	}
-	grants = map[string]*v1alpha1.CredentialGrant{}
 	for i := range apply {
-		for _, name := range wanted {
-			grant := apply[i].Credential(name)
-			if grant == nil {
-				continue
+		for _, name := range names {
+			if grant := apply[i].Credential(name); grant != nil {
+				if problem := unused(grant, wanted[name]); problem != "" {
+					return apply, fmt.Sprintf("BrokerPolicy %s: credential %s: %s", apply[i].Name, name, problem), nil
+				}
 			}
-			if grant.Delivery.InContainer == nil {
-				return nil, fmt.Sprintf("BrokerPolicy %s delivers %s by a proxy, and a seed has none: grant it with delivery.inContainer", apply[i].Name, name), nil
-			}
-			grants[name] = grant
 		}
 	}
-	return grants, "", nil
+	return apply, "", nil
 }
+
+// unused says why a seed would not have a credential at its hosts, "" if it has.
+func unused(grant *v1alpha1.CredentialGrant, hosts []string) string {
+	inject := grant.Delivery.ProxyInjected
+	if inject == nil {
+		return inSeed
+	}
+	for _, host := range hosts {
+		if !slices.ContainsFunc(inject.Hosts, func(of string) bool { return v1alpha1.CoversHost(of, host) }) {
+			return fmt.Sprintf("add %s to delivery.proxyInjected.hosts, of which a repository is", host)
+		}
+	}
+	return ""
+}
+
+// inSeed says that no seed has a credential itself.
+const inSeed = "a seed has its credentials by its proxy alone: grant it with delivery.proxyInjected in place of inContainer"

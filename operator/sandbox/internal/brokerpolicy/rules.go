@@ -104,7 +104,10 @@ func refuseGrant(spec *v1alpha1.BrokerPolicySpec, i int) string {
 	grant := &spec.Grants.Credentials[i]
 	inject := grant.Delivery.ProxyInjected
 	if inject == nil {
-		if len(spec.AppliesToTemplates) > 0 && owned.IsReserved(grant.Name) {
+		if len(spec.AppliesToTemplates) == 0 {
+			return "delivery.inContainer: the policy applies to no template, and " + inSeed
+		}
+		if owned.IsReserved(grant.Name) {
 			return fmt.Sprintf("name: %s is reserved: the container would have the credential in place of what the sandbox itself sets; choose another name", grant.Name)
 		}
 		return ""

@@ -53,7 +53,8 @@ func TestAPolicyWhoseCredentialNobodyWouldGetIsRefused(t *testing.T) {
 		"proxies have the header":                   {agentPolicy(withGrants(proxied("git", "Proxy-Authorization", "api.example.com"))), "HTTP itself uses Proxy-Authorization"},
 		"the sandbox sets the variable":             {agentPolicy(withGrants(contained("SSL_CERT_FILE"))), "spec.grants.credentials[1].name: SSL_CERT_FILE is reserved"},
 		"the sandbox sets the variable, lower case": {agentPolicy(withGrants(contained("https_proxy"))), "https_proxy is reserved"},
-		"it is no variable of a seed":               {agentPolicy(withGrants(contained("HOME")), ofWorkspaces), ""},
+		"a seed would have it itself":               {agentPolicy(withGrants(contained("git")), ofWorkspaces), "spec.grants.credentials[1].delivery.inContainer: the policy applies to no template, and a seed has its credentials by its proxy alone"},
+		"a run has it itself, and a seed has not":   {agentPolicy(withGrants(contained("git")), ofWorkspaces, func(s *v1alpha1.BrokerPolicySpec) { s.AppliesToTemplates = []string{"a"} }), ""},
 	} {
 		if problem := refuse(test.spec); (problem == "") != (test.want == "") || !strings.Contains(problem, test.want) {
 			t.Errorf("%s: %q, want %q", sentence, problem, test.want)
@@ -77,8 +78,8 @@ func TestAPolicySaysWhatItsAuthorMayNotExpect(t *testing.T) {
 		"a variable that no shell can read": {agentPolicy(withGrants(contained("my-key"))), []string{"spec.grants.credentials[1].name: shells"}},
 		"what is about runs alone": {agentPolicy(ofWorkspaces, func(s *v1alpha1.BrokerPolicySpec) {
 			s.Grants.Credentials, s.Runs.Shell, s.Interception.CooperativeAccepted, s.EgressDiscovery = nil, true, &v1alpha1.Acceptance{}, &v1alpha1.EgressDiscovery{}
-		}), []string{"spec.egress: has no effect", "spec.egressDiscovery: has", "spec.interception: has", "spec.runs: has"}},
-		"a seed that would have a proxy": {agentPolicy(ofWorkspaces, func(s *v1alpha1.BrokerPolicySpec) { s.AppliesToTemplates = nil }), []string{"spec.egress: has", "spec.grants.credentials[0].delivery.proxyInjected: the seed"}},
+		}), []string{"spec.runs: has no effect"}},
+		"the names and credentials of a seed": {agentPolicy(ofWorkspaces), nil},
 	} {
 		got := warnings(test.spec)
 		if !slices.EqualFunc(got, test.want, strings.Contains) {

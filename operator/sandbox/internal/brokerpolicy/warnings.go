@@ -19,15 +19,9 @@ func warnings(spec *v1alpha1.BrokerPolicySpec) (warnings []string) {
 	if len(spec.AppliesToTemplates) > 0 {
 		return warnings
 	}
-	for field, set := range map[string]bool{
-		"egress": len(spec.Egress) > 0, "egressDiscovery": spec.EgressDiscovery != nil,
-		"interception": spec.Interception != v1alpha1.BrokerInterception{}, "runs": spec.Runs != v1alpha1.BrokerRuns{},
-	} {
-		if set {
-			warnings = append(warnings, fmt.Sprintf("spec.%s: has no effect: it is about runs, and the policy applies to no template: set appliesToTemplates, or leave it out", field))
-		}
+	if (spec.Runs != v1alpha1.BrokerRuns{}) {
+		warnings = append(warnings, "spec.runs: has no effect: it is about runs, and the policy applies to no template: set appliesToTemplates, or leave it out")
 	}
-	slices.Sort(warnings)
 	return warnings
 }
 
@@ -43,12 +37,10 @@ func grantWarnings(spec *v1alpha1.BrokerPolicySpec, grant *v1alpha1.CredentialGr
 	}
 	inject := grant.Delivery.ProxyInjected
 	switch {
-	case inject == nil && len(spec.AppliesToTemplates) > 0 && strings.Contains(grant.Name, "-"):
+	case inject == nil && strings.Contains(grant.Name, "-"):
 		warnings = append(warnings, fmt.Sprintf("name: shells cannot read a variable named %s: use _ in place of -", grant.Name))
 	case inject == nil:
 		return warnings
-	case len(spec.AppliesToTemplates) == 0:
-		warnings = append(warnings, "delivery.proxyInjected: the seed of a Workspace has no proxy, and waits: use inContainer")
 	}
 	if inject != nil {
 		for i, host := range inject.Hosts {

@@ -1,5 +1,5 @@
-// Package credentials has the broker lend credentials to runs and to the seeds of Workspaces. It puts
-// them into Secrets, keeps these as they were, and gives back what nobody uses.
+// Package credentials has the broker lend credentials to the containers of runs. It puts them into Secrets, keeps these as
+// they were, and gives back what nobody uses. It makes what the proxies of runs and of seeds need.
 //
 // Read the files in this order:
 //

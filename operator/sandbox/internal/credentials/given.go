@@ -12,7 +12,7 @@ import (
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
-// Given remembers the credentials that containers, of runs and of seeds, were given, so that no status has them: who may read runs need not be
+// Given remembers the credentials that the containers of runs were given, so that no status has them: who may read runs need not be
 // allowed to read Secrets. It learns them wherever their Secret is read or written, the last time when that is deleted.
 type Given struct {
 	mu sync.Mutex
@@ -29,7 +29,7 @@ const (
 	redacted = "***"
 )
 
-// learn remembers what is in the Secret of a run, or of the seed of a Workspace.
+// learn remembers what is in the Secret of a run.
 func (g *Given) learn(uid types.UID, secret *corev1.Secret) {
 	if !strings.HasSuffix(secret.Name, owned.SuffixCredentials) {
 		return
@@ -47,7 +47,7 @@ func (g *Given) learn(uid types.UID, secret *corev1.Secret) {
 	}
 }
 
-// doubts reports whether it is unsure what the Secret of a run or a seed has, and sets whether it is from now on.
+// doubts reports whether it is unsure what the Secret of a run has, and sets whether it is from now on.
 func (g *Given) doubts(uid types.UID, unsure bool) (was bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -68,7 +68,7 @@ func (g *Given) Knows(uid types.UID, leases []v1alpha1.SandboxCredential) bool {
 	return len(leases) == 0 || len(g.of[uid]) > 0
 }
 
-// Redact replaces what a run or a seed was given by its leases. If that is not known, nothing is left of the text.
+// Redact replaces what a run was given by its leases. If that is not known, nothing is left of the text.
 func (g *Given) Redact(uid types.UID, leases []v1alpha1.SandboxCredential, text string) string {
 	if text == "" {
 		return ""

@@ -21,7 +21,7 @@ import (
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
-// Lender lends to runs and to the seeds of Workspaces what the broker issues, in Secrets.
+// Lender lends to the containers of runs what the broker issues, in Secrets, and equips proxies.
 type Lender struct {
 	// Own is the manager's own namespace, and UpstreamCA the ConfigMap in it with authorities that proxies accept of servers
 	// besides those of the internet, "" for none.

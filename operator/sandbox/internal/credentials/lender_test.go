@@ -28,8 +28,8 @@ func TestASecretThatLastsIsLeftAlone(t *testing.T) {
 		lease string
 		want  bool
 	}{
-		"all is there and lasts":        {LeaseLeft + time.Second, "v", "A", true},
-		"a lease that ends in 30 s":     {LeaseLeft, "v", "A", false},
+		"all is there and lasts":        {leaseLeft + time.Second, "v", "A", true},
+		"a lease that ends in 30 s":     {leaseLeft, "v", "A", false},
 		"a value that somebody emptied": {time.Hour, "", "A", false},
 		"a lease that nobody noted":     {time.Hour, "v", "B", false},
 	} {

@@ -26,18 +26,15 @@ import (
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
-// LeaseLeft is how much of a lease must be left for a container to begin with it.
-const LeaseLeft = 30 * time.Second
+// leaseLeft is how much of a lease must be left for a container to begin with it.
+const leaseLeft = 30 * time.Second
 
-// Loan is what the container of a run, or of the seed of a Workspace, has on lease, in a Secret. Both are kept alike.
+// Loan is what the container of a run has on lease, in a Secret.
 type Loan struct {
 	Of    *protocol.Run
 	Owner metav1.OwnerReference
 	// Names are those of the credentials.
 	Names []string
-	// Keys are those of a credential in the Secret, the first that of its value, and fill returns what belongs to them.
-	Keys func(name string) []string
-	Fill func(name string, value []byte) map[string][]byte
 	// Secret is the Secret, with this data.
 	Secret func(data map[string][]byte) *corev1.Secret
 	// Leases are those in the status, and write writes that.
@@ -173,7 +170,7 @@ func (l *Lender) issue(ctx context.Context, loan *Loan, asker *protocol.Client, 
 		if err != nil {
 			return nil, nil, fresh, Obstacle(fmt.Errorf("credential %s: %w", name, err))
 		}
-		maps.Copy(data, loan.Fill(name, []byte(issued.Value)))
+		data[name] = []byte(issued.Value)
 		lease := v1alpha1.SandboxCredential{
 			Name: name, Lease: issued.Lease, ExpiresAt: metav1.NewTime(issued.ExpiresAt.Truncate(time.Second)), Digest: loan.digest(key, name, data),
 		}
@@ -186,7 +183,7 @@ func (l *Lender) issue(ctx context.Context, loan *Loan, asker *protocol.Client, 
 }
 
 // revokeSome has the broker revoke some leases. undelivered says that nobody was given what they are for. What fails here
-// the broker revokes when the run, or the seed, has ended.
+// the broker revokes when the run has ended.
 func (l *Lender) revokeSome(ctx context.Context, of *protocol.Run, asker *protocol.Client, leases []v1alpha1.SandboxCredential, undelivered bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokePerLease)
 	defer cancel()
@@ -210,10 +207,7 @@ func (l *Lender) digestKey(ctx context.Context) ([]byte, error) {
 
 // digest tells what the Secret has of a credential from what somebody puts into its place.
 func (l *Loan) digest(key []byte, name string, data map[string][]byte) string {
-	parts := [][]byte{[]byte("credential"), []byte(l.Owner.UID), []byte(name)}
-	for _, key := range l.Keys(name) {
-		parts = append(parts, data[key])
-	}
+	parts := [][]byte{[]byte("credential"), []byte(l.Owner.UID), []byte(name), data[name]}
 	mac := hmac.New(sha256.New, key)
 	for _, part := range parts {
 		_ = binary.Write(mac, binary.BigEndian, uint64(len(part))) // a hash takes everything
@@ -241,7 +235,7 @@ func (l *Loan) changed(key []byte, there *corev1.Secret) (names []string) {
 
 // lasts reports whether a Secret has all credentials, and their leases have not ended.
 func (l *Lender) lasts(leases []v1alpha1.SandboxCredential, there *corev1.Secret, names []string) bool {
-	until := l.Clock.Now().Add(LeaseLeft)
+	until := l.Clock.Now().Add(leaseLeft)
 	for _, name := range names {
 		i := slices.IndexFunc(leases, func(c v1alpha1.SandboxCredential) bool { return c.Name == name })
 		if i < 0 || !leases[i].ExpiresAt.After(until) || len(there.Data[name]) == 0 {
@@ -254,12 +248,9 @@ func (l *Lender) lasts(leases []v1alpha1.SandboxCredential, there *corev1.Secret
 // prune takes out of a Secret what somebody has put into it. The container would not see it: it gets each credential
 // by its name.
 func (l *Lender) prune(ctx context.Context, loan *Loan, there *corev1.Secret) error {
-	var ours, extra []string
-	for _, name := range loan.Names {
-		ours = append(ours, loan.Keys(name)...)
-	}
+	var extra []string
 	for key := range maps.Keys(there.Data) {
-		if !slices.Contains(ours, key) {
+		if !slices.Contains(loan.Names, key) {
 			extra = append(extra, key)
 			delete(there.Data, key)
 		}

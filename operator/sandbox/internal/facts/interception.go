@@ -40,21 +40,14 @@ func (r *Reader) readProxied(ctx context.Context, f *Facts) error {
 	if err != nil {
 		return err
 	}
-	of := r.governed(run, f.Plan, apply)
+	of := governedBy(run.Status.Egress, run.Status.Interception, f.Plan.Hosts, len(apply) > 0 || len(f.Plan.Requires) > 0)
 	if of == nil {
 		return nil
 	}
-	decided := run.Status.Egress != nil
+	if f.Unproxied = r.refuses(of, "run"); f.Unproxied != nil {
+		return nil
+	}
 	switch {
-	case of.asks && r.Broker == nil:
-		f.Unproxied = &conditions.Obstacle{Condition: v1alpha1.ConditionBrokerReady, Reason: v1alpha1.BrokerNotConfigured, Message: brokerpolicy.NotConfigured, Fatal: true}
-		return nil
-	case !r.Proxies:
-		f.Unproxied = unavailable(v1alpha1.InterceptionNotConfigured, workload.NoProxies)
-		return nil
-	case of.changed:
-		f.Unproxied = unavailable(v1alpha1.InterceptionChanged, "BrokerPolicies or the template have changed since the egress of the run was decided: make another run")
-		return nil
 	case time.Duration(f.Plan.Timeout)*time.Second > workload.MaxProxied:
 		f.Unproxied = unavailable(v1alpha1.InterceptionTooLong, fmt.Sprintf("timeoutSeconds, or maxLifetimeSeconds, is %d, and a run with a proxy has at most %.0f, since its certificate authority lives for %s",
 			f.Plan.Timeout, workload.MaxProxied.Seconds(), runca.RunLife))
@@ -68,37 +61,90 @@ func (r *Reader) readProxied(ctx context.Context, f *Facts) error {
 		f.Unproxied = &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: v1alpha1.CredentialsNotGranted, Message: problem}
 		return nil
 	}
-	p := &Proxied{Mode: run.Status.Interception, Hosts: of.hosts, InContainer: delivered(f.Plan.Requires, apply)}
-	if of.asks {
-		p.Broker = r.Broker
+	p, blocked, err := r.proxied(ctx, of, run.Namespace, run.Status.Interception, apply)
+	if f.Unproxied = blocked; err != nil || blocked != nil {
+		return err
 	}
-	if !decided {
-		p.Mode = ModeOf(apply)
-		if f.Unproxied, err = r.Permits(ctx, run.Namespace, p.Mode, len(apply) > 0); err != nil || f.Unproxied != nil {
-			return err
-		}
-	}
-	p.How = howOf(p.Mode, apply)
+	p.InContainer = delivered(f.Plan.Requires, apply)
 	f.Proxied = p
-	f.Plan.Egress.DNS, f.Plan.Egress.Internet = new(true), true // for the proxy
+	p.Open(&f.Plan.Egress)
 	return nil
 }
 
-// governed is by what the proxy of a run goes.
-type governed struct {
-	hosts []v1alpha1.EgressName
-	// asks says that it asks the broker, and changed that this is not as it was decided.
-	asks, changed bool
+// Open opens what the proxy needs.
+func (*Proxied) Open(e *v1alpha1.Egress) { e.DNS, e.Internet = new(true), true }
+
+// Seed returns what names and BrokerPolicies make of the seed of a Workspace, nil if it has neither, or why it waits for them.
+func (r *Reader) Seed(ctx context.Context, ws *v1alpha1.Workspace) (*Proxied, *conditions.Obstacle, error) {
+	seed, wanted := ws.Spec.Seed, workload.SeedCredentials(ws.Spec.Seed)
+	apply, problem, err := brokerpolicy.ForSeed(ctx, r.Cached, ws.Namespace, ws.Name, wanted)
+	if err != nil {
+		return nil, nil, err
+	}
+	var hosts []v1alpha1.EgressName
+	if seed.Egress != nil {
+		hosts = seed.Egress.Hosts
+	}
+	of := governedBy(ws.Status.Egress, ws.Status.Interception, hosts, len(apply) > 0 || len(wanted) > 0)
+	if of == nil {
+		return nil, nil, nil
+	}
+	if blocked := r.refuses(of, "Workspace"); blocked != nil {
+		return nil, blocked, nil
+	}
+	switch {
+	case problem != "":
+		return nil, &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: v1alpha1.CredentialsNotGranted, Message: problem}, nil
+	case seed.CAFrom != nil:
+		return nil, unavailable(v1alpha1.WorkspaceSeedRejected, "spec.seed."+workload.CAFromOfProxied), nil
+	}
+	return r.proxied(ctx, of, ws.Namespace, ws.Status.Interception, apply)
 }
 
-// governed returns nil for a run without a proxy. What was decided stays.
-func (r *Reader) governed(run *v1alpha1.SandboxRun, plan *workload.Plan, apply []v1alpha1.BrokerPolicy) *governed {
-	of := &governed{hosts: plan.Hosts, asks: len(apply) > 0 || len(plan.Requires) > 0}
-	if decided := run.Status.Egress; decided != nil {
-		of.hosts, of.changed = decided.Hosts, of.asks && decided.Broker == nil
-		of.asks = of.asks || decided.Broker != nil
+// refuses says why there can be no proxy, nil if there can be one.
+func (r *Reader) refuses(of *governed, kind string) *conditions.Obstacle {
+	switch {
+	case of.asks && r.Broker == nil:
+		return &conditions.Obstacle{Condition: v1alpha1.ConditionBrokerReady, Reason: v1alpha1.BrokerNotConfigured, Message: brokerpolicy.NotConfigured, Fatal: true}
+	case !r.Proxies:
+		return unavailable(v1alpha1.InterceptionNotConfigured, workload.NoProxies)
+	case of.changed:
+		return unavailable(v1alpha1.InterceptionChanged, fmt.Sprintf("BrokerPolicies or the template have changed since the egress of the %s was decided: make another %[1]s", kind))
 	}
-	if run.Status.Interception == "" && !of.asks && len(of.hosts) == 0 {
+	return nil
+}
+
+// proxied is the proxy that follows. How connections come to it is decided once.
+func (r *Reader) proxied(ctx context.Context, of *governed, namespace string, was v1alpha1.InterceptionMode, apply []v1alpha1.BrokerPolicy) (*Proxied, *conditions.Obstacle, error) {
+	p := &Proxied{Mode: was, Hosts: of.hosts}
+	if of.asks {
+		p.Broker = r.Broker
+	}
+	if !of.decided {
+		p.Mode = modeOf(apply)
+		if blocked, err := r.permits(ctx, namespace, p.Mode, len(apply) > 0); err != nil || blocked != nil {
+			return nil, blocked, err
+		}
+	}
+	p.How = howOf(p.Mode, apply)
+	return p, nil, nil
+}
+
+// governed is by what a proxy goes.
+type governed struct {
+	hosts []v1alpha1.EgressName
+	// asks says that it asks the broker, decided that all of this is decided, and changed that it would be another decision now.
+	asks, decided, changed bool
+}
+
+// governedBy returns nil for what has no proxy. What was decided stays.
+func governedBy(decided *v1alpha1.EgressDecision, was v1alpha1.InterceptionMode, hosts []v1alpha1.EgressName, asks bool) *governed {
+	of := &governed{hosts: hosts, asks: asks}
+	if decided != nil {
+		of.decided, of.hosts, of.changed = true, decided.Hosts, asks && decided.Broker == nil
+		of.asks = asks || decided.Broker != nil
+	}
+	if was == "" && !of.asks && len(of.hosts) == 0 {
 		return nil
 	}
 	return of
@@ -121,8 +167,8 @@ func delivered(requires []string, apply []v1alpha1.BrokerPolicy) (names []string
 	return slices.Compact(names)
 }
 
-// ModeOf is transparent, unless every policy accepts in words that it is not.
-func ModeOf(apply []v1alpha1.BrokerPolicy) v1alpha1.InterceptionMode {
+// modeOf is transparent, unless every policy accepts in words that it is not.
+func modeOf(apply []v1alpha1.BrokerPolicy) v1alpha1.InterceptionMode {
 	if len(apply) == 0 || slices.ContainsFunc(apply, func(p v1alpha1.BrokerPolicy) bool {
 		accepted := p.Spec.Interception.CooperativeAccepted
 		return accepted == nil || !accepted.Accepted
@@ -132,9 +178,9 @@ func ModeOf(apply []v1alpha1.BrokerPolicy) v1alpha1.InterceptionMode {
 	return v1alpha1.InterceptionCooperative
 }
 
-// Permits says what keeps the namespace from a mode, nil if nothing does: the redirect takes a container with
+// permits says what keeps the namespace from a mode, nil if nothing does: the redirect takes a container with
 // NET_ADMIN, which Pod Security refuses but for privileged.
-func (r *Reader) Permits(ctx context.Context, name string, mode v1alpha1.InterceptionMode, policies bool) (*conditions.Obstacle, error) {
+func (r *Reader) permits(ctx context.Context, name string, mode v1alpha1.InterceptionMode, policies bool) (*conditions.Obstacle, error) {
 	if mode == v1alpha1.InterceptionCooperative {
 		return nil, nil //nolint:nilnil // nothing does
 	}

@@ -30,7 +30,7 @@ func TestInterceptionIsTransparentUnlessEveryPolicyAcceptsOther(t *testing.T) {
 		"the only one":  {[]v1alpha1.BrokerPolicy{silent}, v1alpha1.InterceptionTransparent},
 		"one that does": {[]v1alpha1.BrokerPolicy{yes}, v1alpha1.InterceptionCooperative},
 	} {
-		if got := ModeOf(test.of); got != test.want {
+		if got := modeOf(test.of); got != test.want {
 			t.Errorf("%s: %s", sentence, got)
 		}
 	}
@@ -45,7 +45,7 @@ func TestPodSecurityForbidsTheRedirectAndTheRunFails(t *testing.T) {
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{labelPodSecurity: level}}}
 		r := &Reader{Live: fake.NewClientBuilder().WithScheme(scheme).WithObjects(namespace).Build()}
 		for mode, want := range map[v1alpha1.InterceptionMode]bool{v1alpha1.InterceptionTransparent: permits, v1alpha1.InterceptionCooperative: true} {
-			of, err := r.Permits(t.Context(), "a", mode, true)
+			of, err := r.permits(t.Context(), "a", mode, true)
 			if err != nil || (of == nil) != want || of != nil && (!of.Fatal || of.Condition != v1alpha1.ConditionInterceptionUnavailable) {
 				t.Errorf("%q, %s: %+v, %v", level, mode, of, err)
 			}
@@ -125,5 +125,58 @@ func TestCredentialsForTheContainerAreSortedAndAloneThere(t *testing.T) {
 	}
 	if got := delivered([]string{"B", "git", "A", "B"}, apply); strings.Join(got, " ") != "A B" {
 		t.Errorf("%q", got)
+	}
+}
+
+// A seed waits for what it lacks, and has a proxy by the rules of runs.
+func TestASeedHasAProxyByItsNamesOrItsPolicies(t *testing.T) {
+	scheme, err := controller.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := &v1alpha1.BrokerPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p"}, Spec: v1alpha1.BrokerPolicySpec{AppliesToWorkspaces: []string{"governed"}}}
+	policy.Spec.Grants.Credentials = []v1alpha1.CredentialGrant{
+		{Name: "git", Delivery: v1alpha1.CredentialDelivery{ProxyInjected: &v1alpha1.ProxyInjected{Hosts: []string{"*.example.com"}}}},
+		{Name: "env", Delivery: v1alpha1.CredentialDelivery{InContainer: &v1alpha1.InContainer{}}},
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(policy, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}).Build()
+	broker, names := &v1alpha1.EgressBroker{Namespace: "broker", Port: 8443}, []v1alpha1.EgressName{{Host: "git.example.com"}}
+	const transparent = v1alpha1.InterceptionTransparent
+	type seed = v1alpha1.WorkspaceSeed
+	needing := func(credential, url string) *seed {
+		return &seed{Repos: []v1alpha1.WorkspaceRepo{{URL: url, Credential: credential}}}
+	}
+	for sentence, test := range map[string]struct {
+		name    string
+		seed    *seed
+		broker  *v1alpha1.EgressBroker
+		decided *v1alpha1.EgressDecision
+		waits   string
+		proxied *Proxied
+	}{
+		"one by addresses":                      {"plain", &seed{Egress: &v1alpha1.SandboxEgress{}}, broker, nil, "", nil},
+		"one with names":                        {"plain", &seed{Egress: &v1alpha1.SandboxEgress{Hosts: names}}, nil, nil, "", &Proxied{Mode: transparent, Hosts: names}},
+		"one to which a policy applies":         {"governed", &seed{}, broker, nil, "", &Proxied{Mode: transparent, Broker: broker}},
+		"both":                                  {"governed", &seed{Egress: &v1alpha1.SandboxEgress{Hosts: names}}, broker, nil, "", &Proxied{Mode: transparent, Hosts: names, Broker: broker}},
+		"one that is granted what it needs":     {"governed", needing("git", "https://git.example.com/a"), broker, nil, "", &Proxied{Mode: transparent, Broker: broker}},
+		"one whose host does not get it":        {"governed", needing("git", "https://git.example.org/a"), broker, nil, "BrokerPolicy p: credential git: add git.example.org to delivery.proxyInjected.hosts", nil},
+		"one that would get it itself":          {"governed", needing("env", "https://git.example.com/a"), broker, nil, "credential env: a seed has its credentials by its proxy alone", nil},
+		"one to which nobody grants it":         {"plain", needing("git", "https://git.example.com/a"), broker, nil, "git is granted by none: add plain to spec.appliesToWorkspaces of p", nil},
+		"one without a broker":                  {"governed", &seed{}, nil, nil, "the controller has no broker", nil},
+		"one with authorities of its own":       {"governed", &seed{CAFrom: &v1alpha1.SandboxKey{}}, broker, nil, "spec.seed.caFrom: the seed has a proxy", nil},
+		"one by addresses, with a policy since": {"governed", &seed{}, broker, &v1alpha1.EgressDecision{}, "make another Workspace", nil},
+	} {
+		r := &Reader{Cached: c, Live: c, Proxies: true, Broker: test.broker}
+		ws := &v1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: test.name}, Spec: v1alpha1.WorkspaceSpec{Seed: test.seed}, Status: v1alpha1.WorkspaceStatus{Egress: test.decided}}
+		got, blocked, err := r.Seed(t.Context(), ws)
+		if err != nil || (blocked != nil) != (test.waits != "") || blocked != nil && !strings.Contains(blocked.Message, test.waits) {
+			t.Errorf("%s: %+v, %v", sentence, blocked, err)
+		}
+		if got != nil {
+			got.How = ""
+		}
+		if !reflect.DeepEqual(got, test.proxied) {
+			t.Errorf("%s: %+v", sentence, got)
+		}
 	}
 }

@@ -7,12 +7,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 )
 
-// The suffixes of the names of the Secrets of a run, of which the seed of a Workspace has the second.
+// The suffixes of the names of the Secrets of a run, of which the seed of a Workspace has the first.
 const (
 	SuffixProxy       = "-proxy"
 	SuffixCredentials = "-credentials"
@@ -26,22 +25,12 @@ const (
 	KeyUpstreamCA = "upstream-ca.crt"
 )
 
-// CredentialsOfSeed is the Secret with what a seed has on lease.
-func CredentialsOfSeed(ws *v1alpha1.Workspace) types.NamespacedName {
-	key := WorkspaceName(ws)
-	key.Name += SuffixCredentials
-	return key
-}
-
 // PromptName is the name of the Secret with a run's prompt: the same each time, and unknown to whoever has no key.
 func PromptName(run *v1alpha1.SandboxRun, key []byte) string {
 	mac := hmac.New(sha256.New, key)
 	mac.Write([]byte(run.UID)) // never an error
 	return Name(run).Name + "-prompt-" + hex.EncodeToString(mac.Sum(nil)[:16])
 }
-
-// SuffixUsername ends the keys of a seed's Secret that have users. Names of credentials have no dot.
-const SuffixUsername = ".username"
 
 // Secret is one of the Secrets of a run or a Workspace, by the metadata of what belongs to it, with this data.
 func Secret(meta metav1.ObjectMeta, suffix string, data map[string][]byte) *corev1.Secret {

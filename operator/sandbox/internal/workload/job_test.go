@@ -267,6 +267,76 @@ func TestNamesThatNoProxyCouldHoldAreRefused(t *testing.T) {
 	}
 }
 
+// An image of the author's choice fetches: it has nothing by which the broker could be asked, and no credential.
+func TestTheProxyOfASeedAloneHasItsCredential(t *testing.T) {
+	ws := seeded()
+	ws.Spec.Seed.Image, ws.Spec.Seed.Repos = "example.com/mine:1", []v1alpha1.WorkspaceRepo{{URL: "https://git.example.com/a", Credential: "git"}}
+	for broker, url := range map[bool]string{true: "https://sandbox-broker.broker.svc:8443", false: ""} {
+		job, err := SeedJob(ws, digested)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := Proxy{Mode: v1alpha1.InterceptionTransparent, Image: digested, BrokerURL: url, Hosts: []v1alpha1.EgressName{{Host: "git.example.com"}}}
+		p.Into(job)
+		pod := job.Spec.Template.Spec
+		work := &pod.Containers[0]
+		var mounts []string
+		for _, m := range work.VolumeMounts {
+			mounts = append(mounts, m.Name)
+		}
+		if work.Image != ws.Spec.Seed.Image || !slices.Equal(mounts, []string{"workspace", "tmp", "ca"}) || len(work.EnvFrom) > 0 || slices.ContainsFunc(work.Env, func(e corev1.EnvVar) bool { return e.ValueFrom != nil }) {
+			t.Errorf("the container of the seed has %q, %+v", mounts, work.Env)
+		}
+		if env := envOf(work); env["GIT_SSL_CAINFO"] != "/admitkit/ca/ca.crt" || env["SSL_CERT_FILE"] != "/admitkit/ca/ca.crt" || strings.Contains(env["ADMITKIT_SEED"], "credentials") {
+			t.Errorf("%v", env)
+		}
+		for _, v := range pod.Volumes {
+			if v.Name == "ca" && (v.Secret.SecretName != "workspace-w-proxy" || len(v.Secret.Items) != 1 || v.Secret.Items[0].Key != "ca.crt") {
+				t.Errorf("%+v", v.Secret)
+			}
+			if v.Name == "proxy" && (v.Projected.Sources[0].Secret.Name != "workspace-w-proxy" || (len(v.Projected.Sources) == 2) != broker) {
+				t.Errorf("%+v", v.Projected)
+			}
+		}
+		if *pod.AutomountServiceAccountToken || pod.InitContainers[0].Name != "egress-redirect" || pod.InitContainers[1].Name != "egress-proxy" {
+			t.Errorf("%+v", pod.InitContainers)
+		}
+	}
+}
+
+func TestASeedWithAProxyNamesWhatThatLetsThrough(t *testing.T) {
+	type repo = v1alpha1.WorkspaceRepo
+	type seed = v1alpha1.WorkspaceSeed
+	secret := &v1alpha1.WorkspaceSecret{Name: "hers"}
+	names := func(e ...v1alpha1.EgressName) *v1alpha1.SandboxEgress { return &v1alpha1.SandboxEgress{Hosts: e} }
+	of := func(host string, ports ...int32) *v1alpha1.SandboxEgress {
+		return names(v1alpha1.EgressName{Host: host, Ports: ports})
+	}
+	own := v1alpha1.EgressName{Host: "git.example.com", OwnCredentials: &v1alpha1.OwnCredentials{Headers: []string{"authorization"}}}
+	const url = "https://git.example.com/a"
+	for sentence, test := range map[string]struct {
+		seed seed
+		want string
+	}{
+		"its host is listed":                 {seed{Repos: []repo{{URL: url}}, Egress: of("git.example.com")}, ""},
+		"its host is below a name":           {seed{Repos: []repo{{URL: "https://git.example.com:443/a"}}, Egress: of("*.example.com")}, ""},
+		"its host is not listed":             {seed{Repos: []repo{{URL: url}}, Egress: of("other.example.com")}, "seed.repos[0].url: egress.hosts does not list git.example.com: add it there"},
+		"its host is listed for HTTP":        {seed{Repos: []repo{{URL: url}}, Egress: of("git.example.com", 80)}, "does not list"},
+		"another port is not the proxy's":    {seed{Repos: []repo{{URL: "https://git.example.com:8443/a"}}, Egress: of("other.example.com")}, ""},
+		"ssh is not the proxy's":             {seed{Repos: []repo{{URL: "git@git.example.com:a", CredentialsFrom: secret}}, Egress: of("other.example.com")}, ""},
+		"no host could be held to":           {seed{Repos: []repo{{URL: url}}, Egress: of("git")}, "seed.egress.hosts[0].host: "},
+		"a Secret that the proxy removes":    {seed{Repos: []repo{{URL: url, CredentialsFrom: secret}}, Egress: of("git.example.com")}, "seed.repos[0].credentialsFrom: the proxy of the seed would remove it"},
+		"a Secret that the proxy lets pass":  {seed{Repos: []repo{{URL: url, CredentialsFrom: secret}}, Egress: names(own)}, ""},
+		"authorities beside names":           {seed{Repos: []repo{{URL: url}}, Egress: names(own), CAFrom: &v1alpha1.SandboxKey{}}, "seed.caFrom: the seed has a proxy, which verifies its servers"},
+		"authorities beside a credential":    {seed{Repos: []repo{{URL: url, Credential: "git"}}, CAFrom: &v1alpha1.SandboxKey{}}, "seed.caFrom: "},
+		"authorities and a Secret, by CIDRs": {seed{Repos: []repo{{URL: url, CredentialsFrom: secret}}, Egress: &v1alpha1.SandboxEgress{}, CAFrom: &v1alpha1.SandboxKey{}}, ""},
+	} {
+		if err := CheckSeed(&test.seed); (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", sentence, err, test.want)
+		}
+	}
+}
+
 func TestTheWorkIsToldOfTheAuthorityAndInCooperationOfTheProxy(t *testing.T) {
 	for mode, told := range map[v1alpha1.InterceptionMode]bool{v1alpha1.InterceptionTransparent: false, v1alpha1.InterceptionCooperative: true} {
 		pod := withProxy(t, mode)

@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -39,6 +41,14 @@ func Claim(ws *v1alpha1.Workspace) (*corev1.PersistentVolumeClaim, error) {
 // CheckSeed refuses what cannot be fetched. Admission asks it, and the reconciler again: a
 // Workspace may be older than the rules.
 func CheckSeed(seed *v1alpha1.WorkspaceSeed) error {
+	if e := seed.Egress; e != nil {
+		if err := checkNames(e); err != nil {
+			return fmt.Errorf("seed.egress.%w", err)
+		}
+	}
+	if seed.CAFrom != nil && (len(SeedCredentials(seed)) > 0 || len(hostsOf(seed)) > 0) {
+		return errors.New("seed." + CAFromOfProxied)
+	}
 	paths := []string{}
 	for i := range seed.Repos {
 		r := &seed.Repos[i]
@@ -50,6 +60,9 @@ func CheckSeed(seed *v1alpha1.WorkspaceSeed) error {
 			return fmt.Errorf("seed.repos[%d].url: the host %.80q %s", i, host, problem)
 		}
 		if err := checkCredentials(scheme, r); err != nil {
+			return fmt.Errorf("seed.repos[%d].%w", i, err)
+		}
+		if err := checkListed(scheme, host, r, hostsOf(seed)); err != nil {
 			return fmt.Errorf("seed.repos[%d].%w", i, err)
 		}
 		path, err := repo.Clean(r.Path)
@@ -72,9 +85,38 @@ func checkCredentials(scheme string, r *v1alpha1.WorkspaceRepo) error {
 	case r.Credential != "" && r.CredentialsFrom != nil:
 		return errors.New("credential: cannot be set with credentialsFrom: leave one of them out")
 	case r.Credential != "" && scheme == repo.SSH:
-		return errors.New("credential: what the broker leases is a password, and ssh needs keys: use a URL that begins with https://, or name a Secret in credentialsFrom")
+		return errors.New("credential: a proxy sets it in a header, and ssh needs keys: use a URL that begins with https://, or name a Secret in credentialsFrom")
 	case r.CredentialsFrom == nil && scheme == repo.SSH:
 		return errors.New("credentialsFrom: ssh needs a Secret with the keys ssh-privatekey and known_hosts")
+	}
+	return nil
+}
+
+// CAFromOfProxied refuses a ConfigMap with authorities: whoever writes it could have a credential set at a server of their own.
+const CAFromOfProxied = "caFrom: the seed has a proxy, which verifies its servers: leave it out, and let the operator name the authorities in --sandbox-proxy-upstream-ca"
+
+func hostsOf(seed *v1alpha1.WorkspaceSeed) []v1alpha1.EgressName {
+	if seed.Egress == nil {
+		return nil
+	}
+	return seed.Egress.Hosts
+}
+
+// checkListed refuses a repository that the proxy would not let the seed reach, or sign in to.
+func checkListed(scheme, host string, r *v1alpha1.WorkspaceRepo, hosts []v1alpha1.EgressName) error {
+	u, err := url.Parse(r.URL)
+	if len(hosts) == 0 || scheme != repo.HTTPS || err != nil || u.Port() != "" && u.Port() != "443" { // other ports are no matter of the proxy
+		return nil //nolint:nilerr // it was parsed before
+	}
+	of := func(name v1alpha1.EgressName) bool { return name.Allows(host, 443) }
+	if !slices.ContainsFunc(hosts, of) {
+		return fmt.Errorf("url: egress.hosts does not list %s: add it there", host)
+	}
+	if r.CredentialsFrom != nil && !slices.ContainsFunc(hosts, func(name v1alpha1.EgressName) bool {
+		own := name.OwnCredentials
+		return of(name) && own != nil && slices.ContainsFunc(own.Headers, func(header string) bool { return strings.EqualFold(header, "Authorization") })
+	}) {
+		return fmt.Errorf("credentialsFrom: the proxy of the seed would remove it: let a BrokerPolicy grant it, and name that in credential, or add Authorization to ownCredentials.headers of %s in egress.hosts", host)
 	}
 	return nil
 }
@@ -111,10 +153,10 @@ func seedPod(ws *v1alpha1.Workspace, image string) (corev1.PodSpec, error) {
 			return corev1.PodSpec{}, err
 		}
 		of := repo.Repo{URL: r.URL, Ref: r.Ref, Path: path, Depth: int(r.Depth)}
-		if from := credentialsVolume(ws, r); from != nil {
+		if from := r.CredentialsFrom; from != nil {
 			of.Credentials = repo.CredentialsDir + "/" + strconv.Itoa(i)
 			name := "credentials-" + strconv.Itoa(i)
-			volumes = append(volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Secret: from}})
+			volumes = append(volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: from.Name, DefaultMode: new(int32(0o440))}}})
 			mounts = append(mounts, corev1.VolumeMount{Name: name, MountPath: of.Credentials, ReadOnly: true})
 		}
 		repos = append(repos, of)
@@ -140,42 +182,26 @@ func seedPod(ws *v1alpha1.Workspace, image string) (corev1.PodSpec, error) {
 	return pod, nil
 }
 
-// credentialsVolume has the credentials of a repository as files, nil if it has none.
-func credentialsVolume(ws *v1alpha1.Workspace, r *v1alpha1.WorkspaceRepo) *corev1.SecretVolumeSource {
-	mode := new(int32(0o440))
-	switch {
-	case r.CredentialsFrom != nil:
-		return &corev1.SecretVolumeSource{SecretName: r.CredentialsFrom.Name, DefaultMode: mode}
-	case r.Credential != "":
-		return &corev1.SecretVolumeSource{SecretName: owned.CredentialsOfSeed(ws).Name, DefaultMode: mode, Items: []corev1.KeyToPath{
-			{Key: r.Credential, Path: "password"}, {Key: r.Credential + owned.SuffixUsername, Path: "username"},
-		}}
-	}
-	return nil
-}
-
 func claimVolume(workspace string) corev1.VolumeSource {
 	return corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: owned.PrefixWorkspace + workspace}}
 }
 
-// SeedEgress is what a seed may reach.
+// SeedEgress is what a seed may reach by address.
 func SeedEgress(seed *v1alpha1.WorkspaceSeed) *v1alpha1.Egress {
 	if seed.Egress == nil {
 		return &v1alpha1.Egress{DNS: new(false)}
 	}
-	return seed.Egress
+	return &seed.Egress.Egress
 }
 
-// SeedCredentials are the names of the credentials that a seed needs on lease, sorted.
-func SeedCredentials(seed *v1alpha1.WorkspaceSeed) (names []string) {
-	if seed == nil {
-		return nil
-	}
+// SeedCredentials are the names of the credentials that a seed needs, each with the hosts at which it does.
+func SeedCredentials(seed *v1alpha1.WorkspaceSeed) map[string][]string {
+	wanted := map[string][]string{}
 	for i := range seed.Repos {
-		if name := seed.Repos[i].Credential; name != "" {
-			names = append(names, name)
+		if r := &seed.Repos[i]; r.Credential != "" {
+			_, host, _ := repo.Parse(r.URL) // CheckSeed has
+			wanted[r.Credential] = append(wanted[r.Credential], host)
 		}
 	}
-	slices.Sort(names)
-	return slices.Compact(names)
+	return wanted
 }

@@ -3,7 +3,7 @@
 //
 // A caller shows a projected ServiceAccount token whose audience is [Audience]. A token that
 // is bound to the Pod of a run speaks for that run, and needs to name nothing. The
-// controller names the run, or the Workspace whose seed needs a credential.
+// controller names the run, or the Workspace whose leases are to end.
 package protocol
 
 import (
