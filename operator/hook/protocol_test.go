@@ -352,11 +352,11 @@ func TestRelatedObjectsAreThoseOfTheRule(t *testing.T) {
 		t.Parallel()
 		namespace := testkit.Namespace(t, admin)
 		h := serve(t, func(http.ResponseWriter, *request) any {
-			return object{"relatedResources": []any{object{"apiVersion": "v1", "resource": "secrets"}}}
+			return object{"relatedResources": []any{object{"apiVersion": "v1", "resource": "pods"}}}
 		})
 		create(t, composite(namespace, object{"sync": at(h.URL), "customize": at(h.URL)}, "InPlace"))
 		create(t, thing(namespace, "a"))
-		condition(t, "CompositeController", namespace, "Converged", metav1.ConditionFalse, "KindNotAllowed", "secrets")
+		condition(t, "CompositeController", namespace, "Converged", metav1.ConditionFalse, "KindNotAllowed", "pods")
 	})
 }
 
