@@ -10,7 +10,7 @@ func TestAHookThatDoesNotComeToRestIsSlowedDown(t *testing.T) {
 	now := time.Now()
 	change := func(generation int64, count int) {
 		for range count {
-			c.add(generation, now)
+			c.add(generation, int(generation-1), now)
 		}
 	}
 	wait := func(generation int64, want time.Duration) {
@@ -30,9 +30,11 @@ func TestAHookThatDoesNotComeToRestIsSlowedDown(t *testing.T) {
 	wait(1, 0)
 	change(1, 1)
 	wait(1, churnEvery)
-	wait(2, 0) // the parent is another
-	change(2, 1)
+	wait(2, 0) // the parent is another, and has a child that rolls
+	change(2, maxChurn)
 	wait(2, 0)
+	change(2, 1)
+	wait(2, churnEvery)
 	wait(1, 0)
 	change(1, 2*maxChurn)
 	wait(1, churnEvery) // and not twice as long

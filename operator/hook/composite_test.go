@@ -243,7 +243,7 @@ func TestRecreateMakesAChildAnewIfItDiffersAndOnlyThen(t *testing.T) {
 	})
 	create(t, composite(namespace, object{"sync": at(h.URL)}, "", object{
 		"childResources":      []any{object{"apiVersion": "rbac.authorization.k8s.io/v1", "resource": "rolebindings", "updateStrategy": object{"method": "Recreate"}}},
-		"resyncPeriodSeconds": 1,
+		"resyncPeriodSeconds": 0, // the least is 1
 	}))
 	create(t, thing(namespace, "a", object{"spec": object{"role": "view"}}))
 	binding := func() *unstructured.Unstructured {

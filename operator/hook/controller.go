@@ -105,17 +105,18 @@ type churn struct {
 }
 
 const (
-	// maxChurn is how many changes a hook can make at once: more than any that comes to
-	// rest should need. After that it can make one each churnEvery.
+	// maxChurn is how many changes a hook can make at once, besides one for each child that
+	// rolls: more than any that comes to rest should need. After that it can make one each
+	// churnEvery.
 	maxChurn   = 100
 	churnEvery = 2 * time.Second
 	// youngChild is how old a child is if its deletion counts.
 	youngChild = 10 * time.Second
 )
 
-func (c *churn) add(parent int64, now time.Time) {
+func (c *churn) add(parent int64, rolling int, now time.Time) {
 	if c.left == nil || c.parent != parent {
-		*c = churn{parent, rate.NewLimiter(rate.Every(churnEvery), maxChurn)}
+		*c = churn{parent, rate.NewLimiter(rate.Every(churnEvery), maxChurn+rolling)}
 	}
 	c.left.AllowN(now, 1)
 }

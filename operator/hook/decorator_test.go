@@ -92,6 +92,7 @@ func TestADecoratorReplacesTheStatusOfAKindWithoutTheSubresource(t *testing.T) {
 		reason    string
 	}{
 		"a status":                       {named("example.com/v1", "Bare", "", "a"), object{"first": "yes"}, object{"second": "yes"}, metav1.ConditionTrue, "AsWanted"},
+		"null leaves it":                 {named("example.com/v1", "Bare", "", "a", object{"status": object{"kept": "yes"}}), nil, object{"kept": "yes"}, metav1.ConditionTrue, "AsWanted"},
 		"none, of a kind without status": {named("v1", "ConfigMap", "", "a"), nil, nil, metav1.ConditionTrue, "AsWanted"},
 		"one, of a kind without status":  {named("v1", "ConfigMap", "", "a"), object{"first": "yes"}, nil, metav1.ConditionFalse, "NoStatus"},
 	} {
@@ -101,6 +102,8 @@ func TestADecoratorReplacesTheStatusOfAKindWithoutTheSubresource(t *testing.T) {
 			namespace := testkit.Namespace(t, admin)
 			h := serve(t, func(_ http.ResponseWriter, r *request) any {
 				switch {
+				case each.first == nil && r.Object["status"] != nil:
+					return object{"status": nil}
 				case each.first == nil:
 					return object{"status": object{}}
 				case r.Object["status"] == nil:

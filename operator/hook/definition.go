@@ -148,8 +148,8 @@ func (d *definition) read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if resync != nil && *resync > 0 {
-		d.resync = time.Duration(*resync) * time.Second
+	if resync != nil {
+		d.resync = max(time.Second, time.Duration(*resync)*time.Second)
 	}
 	d.wakeUps = common.WakeUpAtTimes == nil || *common.WakeUpAtTimes
 	return d.readChildren(ctx, children)

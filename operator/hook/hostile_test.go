@@ -21,6 +21,7 @@ func TestAHookThatChangesItsMindAtEachCallIsNoLoop(t *testing.T) {
 	for name, answer := range map[string]func(call string) object{
 		"about the status":          func(call string) object { return object{"status": object{"call": call}} },
 		"about a child":             func(call string) object { return object{"children": []any{configMap("x", object{"call": call})}} },
+		"about a child that rolls":  func(call string) object { return object{"children": []any{configMap("x", object{"call": call})}} },
 		"about the name of a child": func(call string) object { return object{"children": []any{configMap("x-"+call, nil)}} },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -28,9 +29,13 @@ func TestAHookThatChangesItsMindAtEachCallIsNoLoop(t *testing.T) {
 			namespace := testkit.Namespace(t, admin)
 			calls := 0
 			h := serve(t, func(http.ResponseWriter, *request) any { calls++; return answer(fmt.Sprint(calls)) })
-			create(t, composite(namespace, object{"sync": at(h.URL)}, "InPlace"))
+			method := "InPlace"
+			if strings.HasSuffix(name, "rolls") {
+				method = "RollingInPlace"
+			}
+			create(t, composite(namespace, object{"sync": at(h.URL)}, method))
 			began := time.Now()
-			create(t, thing(namespace, "a"))
+			create(t, thing(namespace, "a", object{"spec": object{}}))
 			testkit.Within(t, 2*time.Minute, "it is left alone, and says so", func(context.Context) bool {
 				told := fmt.Sprint(get(t, "metacontroller.k8s.io/v1alpha1", "CompositeController", "", namespace).Object["status"])
 				return strings.Contains(told, "DoesNotConverge") && strings.Contains(told, "at each call")

@@ -480,8 +480,12 @@ func (p *parents) follow(ctx context.Context, v *view, answer *protocol.Answer) 
 	} else {
 		problems = errors.Join(problems, p.decorate(ctx, v, answer))
 	}
-	if v.restated || v.updated && !p.rolls() {
-		v.state.churn.add(v.parent.GetGeneration(), time.Now())
+	if v.restated || v.updated {
+		rolling := 0
+		if p.rolls() {
+			rolling = len(wanted)
+		}
+		v.state.churn.add(v.parent.GetGeneration(), rolling, time.Now())
 	}
 	if v.finalizing && answer.Finalized && problems == nil {
 		return p.setFinalizer(ctx, v, false)

@@ -25,23 +25,22 @@ func (p *parents) mark(ctx context.Context, v *view, these []*compose.Object) er
 	if !v.state.answered {
 		return nil
 	}
-	wanted := idsOf(these)
+	wanted, want := idsOf(these), compose.UntilLabel(v.state.validUntil)
+	var label any // nil takes it away
+	if want != "" {
+		label = want
+	}
 	var errs []error
 	for i, child := range v.children {
-		after := child.DeepCopy()
-		if !wanted[compose.IDOf(child)] || child.GetDeletionTimestamp() != nil || !compose.SetUntil(after, v.state.validUntil) {
+		if child.GetLabels()[compose.LabelValidUntil] == want || !wanted[compose.IDOf(child)] || child.GetDeletionTimestamp() != nil {
 			continue
-		}
-		var label any
-		if text, has := after.GetLabels()[compose.LabelValidUntil]; has {
-			label = text
 		}
 		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": child.GetUID(), "labels": map[string]any{compose.LabelValidUntil: label}}})
 		if err != nil {
 			return err
 		}
 		id := compose.IDOf(child)
-		after, err = p.client(child).Patch(ctx, child.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: apply.FieldManager})
+		after, err := p.client(child).Patch(ctx, child.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: apply.FieldManager})
 		if err != nil {
 			errs = append(errs, fmt.Errorf("labeling %s: %w", id, ignoreGone(err)))
 			continue

@@ -18,7 +18,8 @@ import (
 // lasting is a hook whose children last until a time; "" is for ever.
 func lasting(until string) func(http.ResponseWriter, *request) any {
 	return func(http.ResponseWriter, *request) any {
-		answer := object{"children": []any{configMap("child", object{"a": "b"})}}
+		children := []any{configMap("child", object{"a": "b"})}
+		answer := object{"children": children, "attachments": children}
 		if until != "" {
 			answer["validUntil"] = until
 		}
@@ -41,7 +42,7 @@ func TestValidUntil(t *testing.T) {
 		methods []string
 		test    func(*testing.T, string, *hooks)
 	}{
-		"the children go at the time although the hook hangs, and come back with its next answer": {[]string{"OnDelete"}, endsWithoutItsHook},
+		"the children go at the time although the hook hangs, and come back with its next answer": {[]string{"OnDelete", "decorator"}, endsWithoutItsHook},
 		"a child keeps its time although somebody takes its label away":                           {[]string{"InPlace"}, keepsItsLabel},
 		"a time that is put off is written, calls no hook, and makes no child anew":               {[]string{"OnDelete", "Recreate", "InPlace", "RollingInPlace"}, putsOff},
 		"an object of somebody else with the label stays":                                         {[]string{"OnDelete"}, leavesOthers},
@@ -54,7 +55,15 @@ func TestValidUntil(t *testing.T) {
 				covers(t, "validUntil")
 				namespace := testkit.Namespace(t, admin)
 				h := serve(t, lasting(""))
-				create(t, composite(namespace, object{"sync": at(h.URL)}, method))
+				if method == "decorator" {
+					create(t, decorator(namespace, object{
+						"resources":   []any{object{"apiVersion": "example.com/v1", "resource": "things", "labelSelector": object{"matchLabels": object{"test": namespace}}}},
+						"attachments": []any{object{"apiVersion": "v1", "resource": "configmaps"}},
+						"hooks":       object{"sync": at(h.URL)},
+					}))
+				} else {
+					create(t, composite(namespace, object{"sync": at(h.URL)}, method))
+				}
 				test.test(t, namespace, h)
 			})
 		}

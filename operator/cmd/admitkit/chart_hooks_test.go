@@ -183,6 +183,7 @@ func TestValuesOfHooksWithoutEffectAreRefused(t *testing.T) {
 		`{audit: {enabled: false}}`:                                                   "audit.enabled, access.enabled, sessions.enabled, hooks.enabled, sandbox.enabled: all are false",
 		`{hooks: {kinds: [pods]}}`:                                                    "hooks.kinds: has no effect",
 		`{hooks: {namespaces: [apps]}}`:                                               "hooks.namespaces: has no effect",
+		`{hooks: {targetLabelSelector: a=b}}`:                                         "hooks.targetLabelSelector: has no effect",
 		`{hooks: {extraArgs: [--zap-devel]}}`:                                         "hooks.extraArgs: has no effect",
 		`{hooks: {extraEnv: [{name: A, value: b}]}}`:                                  "hooks.extraEnv: has no effect",
 		`{serviceAccount: {hooksName: a}}`:                                            "serviceAccount.hooksName: has no effect",

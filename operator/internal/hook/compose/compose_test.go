@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/admitkit/admitkit/operator/api/metacontroller/v1alpha1"
 	"github.com/admitkit/admitkit/operator/hook/protocol"
@@ -202,5 +203,35 @@ func TestADifferenceNamesItsField(t *testing.T) {
 	b.Object["spec"].(map[string]any)["list"].([]any)[0].(map[string]any)["n"] = int64(2)
 	if field := compose.Difference(a, b); field != "spec.list[0].n" {
 		t.Errorf("they differ in %q", field)
+	}
+}
+
+func TestALabelSaysUntilWhenAChildIs(t *testing.T) {
+	at := time.Date(2030, 1, 1, 23, 0, 0, 250e6, time.FixedZone("", 3600))
+	for _, labels := range []map[string]string{nil, {compose.LabelValidUntil: ""}, {compose.LabelValidUntil: "20200101T000000Z"}} {
+		child := &compose.Object{Object: map[string]any{}}
+		child.SetLabels(labels)
+		compose.SetUntil(child, at)
+		if got := child.GetLabels()[compose.LabelValidUntil]; got != "20300101T220000.25Z" || len(validation.IsValidLabelValue(got)) > 0 {
+			t.Errorf("%v: the label is %q", labels, got)
+		}
+		if got, ends := compose.Until(child); !ends || !got.Equal(at) {
+			t.Errorf("%v: it ends at %s, %t", labels, got, ends)
+		}
+		compose.SetUntil(child, time.Time{})
+		if _, ends := compose.Until(child); ends || child.GetLabels() != nil {
+			t.Errorf("%v: without an end it has %v", labels, child.GetLabels())
+		}
+	}
+	child := &compose.Object{Object: map[string]any{}}
+	child.SetLabels(map[string]string{compose.LabelValidUntil: "never"})
+	if got, ends := compose.Until(child); !ends || got.After(at) {
+		t.Errorf("what is no time ends at %s, %t", got, ends)
+	}
+	compose.SetUntil(child, time.Time{})
+	child.SetLabels(map[string]string{compose.LabelValidUntil: ""})
+	compose.SetUntil(child, time.Time{})
+	if labels := child.GetLabels(); labels != nil {
+		t.Errorf("an empty label stays: %v", labels)
 	}
 }

@@ -9,27 +9,31 @@ const LabelValidUntil = "admitkit.dev/valid-until"
 // untilFormat is RFC 3339 without the characters that a label cannot have.
 const untilFormat = "20060102T150405.999999999Z"
 
-// SetUntil gives an object the label, or takes it away if until is zero, and reports
-// whether it had another one.
-func SetUntil(o *Object, until time.Time) (changed bool) {
-	labels := o.GetLabels()
-	now, has := labels[LabelValidUntil]
+// UntilLabel returns the label's value for a time; "" is none.
+func UntilLabel(until time.Time) string {
 	if until.IsZero() {
-		if has {
-			if delete(labels, LabelValidUntil); len(labels) == 0 {
-				labels = nil
-			}
-			o.SetLabels(labels)
-		}
-		return has
+		return ""
 	}
-	want := until.UTC().Format(untilFormat)
+	return until.UTC().Format(untilFormat)
+}
+
+// SetUntil gives an object the label, or takes it away if until is zero.
+func SetUntil(o *Object, until time.Time) {
+	labels, value := o.GetLabels(), UntilLabel(until)
+	if now, has := labels[LabelValidUntil]; now == value && has == (value != "") {
+		return
+	}
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	labels[LabelValidUntil] = want
+	labels[LabelValidUntil] = value
+	if value == "" {
+		delete(labels, LabelValidUntil)
+	}
+	if len(labels) == 0 {
+		labels = nil
+	}
 	o.SetLabels(labels)
-	return now != want
 }
 
 // Until returns when an object goes; ok is false if it has no such time. A label that is no

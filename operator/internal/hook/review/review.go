@@ -192,6 +192,7 @@ func (c *controller) review(ctx context.Context, out io.Writer, parent *unstruct
 		Status   map[string]any   `json:"status"`
 		Children []map[string]any `json:"children"`
 		Resync   float64          `json:"resyncAfterSeconds"`
+		Until    *time.Time       `json:"validUntil"`
 	}
 	if err := json.Unmarshal(response, &answer); err != nil {
 		return fmt.Errorf("the response: %w", err)
@@ -200,7 +201,19 @@ func (c *controller) review(ctx context.Context, out io.Writer, parent *unstruct
 	if err != nil {
 		return err
 	}
-	return c.print(out, parent, answer.Status, observed.objects, desired, answer.Resync)
+	end := ""
+	switch {
+	case answer.Until == nil:
+	case answer.Until.After(options.Now):
+		end = fmt.Sprintf("the children go at %s\n", answer.Until.Format(time.RFC3339))
+	default:
+		end, desired = fmt.Sprintf("no children: the answer was valid until %s\n", answer.Until.Format(time.RFC3339)), nil
+	}
+	if err := c.print(out, parent, answer.Status, observed.objects, desired, answer.Resync); err != nil {
+		return err
+	}
+	_, err = io.WriteString(out, end)
+	return err
 }
 
 type observed struct {

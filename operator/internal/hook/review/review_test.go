@@ -206,14 +206,28 @@ func TestManifestsThatAreWrongAreNamed(t *testing.T) {
 }
 
 func TestAReviewLeavesWhatTheEngineWrites(t *testing.T) {
-	for _, version := range []string{"v1", "v2"} {
-		text := strings.NewReplacer("VERSION", version, "POLICY", "resyncAfterSeconds := 90").Replace(ofFoo)
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	const head = "Foo ns/f, by CompositeController c\nunchanged: status\n"
+	for policy, want := range map[string]string{
+		"resyncAfterSeconds := 90":             "asked again after 1m30s\n",
+		`validUntil := "2030-01-01T22:00:00Z"`: "the children go at 2030-01-01T22:00:00Z\n",
+		`validUntil := "2029-12-31T22:00:00Z"`: "no children: the answer was valid until 2029-12-31T22:00:00Z\n",
+		`validUntil := "tomorrow"`:             "",
+	} {
+		text := strings.NewReplacer("VERSION", "v1", "POLICY", policy).Replace(ofFoo)
 		var out strings.Builder
-		if err := Run(t.Context(), &out, read(t, text), Options{}); err != nil {
+		err := Run(t.Context(), &out, read(t, text), Options{Now: now})
+		if want == "" {
+			if err == nil || !strings.Contains(err.Error(), "tomorrow") {
+				t.Errorf("%s: %v", policy, err)
+			}
+			continue
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
-		if want := "Foo ns/f, by CompositeController c\nunchanged: status\nasked again after 1m30s\n"; out.String() != want {
-			t.Errorf("%s: got\n%s\nwant\n%s", version, &out, want)
+		if out.String() != head+want {
+			t.Errorf("got\n%s\nwant\n%s", &out, head+want)
 		}
 	}
 }
