@@ -190,25 +190,32 @@ func (r *Redactor) find(text string, at int) (from, to, next int) {
 	}
 	end := nameEnd(text, at)
 	if end == at {
-		return 0, 0, at + 1
+		if r.replace != nil && text[at] == '>' {
+			from, to = r.content(text, at)
+		}
+		return from, to, at + 1
 	}
 	name, value := text[at:end], skipSpaces(text, end)
 	assigned := assignment(text, end)
+	secret := func() bool { return r.isSecret(name) }
 	if r.replace != nil {
-		if from, to = r.element(text, at, end); to > from {
+		assigned = cmp.Or(arrow(text, end), assigned, assignment(text, while(text, end, isBackslash)), appended(text, end), called(text, end))
+		if strings.EqualFold(name, "value") {
+			secret = func() bool { return r.isNamedTag(text, at) }
+		}
+		if from, to = passwordOfUser(text, at, end); to > from && !secret() {
 			return from, to, end
 		}
-		assigned = cmp.Or(arrow(text, end), assigned, assignment(text, while(text, end, isBackslash)))
 	}
 	switch {
 	case isScheme(name) && value > end:
 		if from, to = value, tokenEnd(text, value); r.mayRun(text[from:to]) {
 			to = from
 		}
-	case assigned > 0 && r.isSecret(name):
+	case assigned > 0 && secret():
 		from = skipScheme(text, assigned)
 		from, to = r.value(text, from, strings.IndexByte(text[end:assigned], ':') >= 0)
-	case name[0] == '-' && value > end && (at == 0 || isBlank(text[at-1])) && !strings.HasPrefix(text[value:], "-") && r.isSecret(name):
+	case name[0] == '-' && value > end && (at == 0 || isBlank(text[at-1])) && !strings.HasPrefix(text[value:], "-") && secret():
 		from, to = r.value(text, value, false)
 	}
 	return from, to, end
@@ -219,12 +226,59 @@ func (r *Redactor) value(text string, at int, colon bool) (from, to int) {
 	if r.replace == nil {
 		return at, valueEnd(text, at)
 	}
+	for _, quote := range []string{`"""`, "'''"} { // as in TOML and Python
+		if strings.HasPrefix(text[at:], quote) {
+			return at + 3, at + 3 + indexOrEnd(text[at+3:], quote)
+		}
+	}
+	switch {
+	case strings.HasPrefix(text[at:], "<<"):
+		return hereDocument(text, at)
+	case strings.HasPrefix(text[at:], "["):
+		return at, min(at+indexOrEnd(text[at:], "]")+1, len(text))
+	}
+	if prefix := while(text, at, isLiteralPrefix); prefix-at <= 2 && prefix < len(text) && (text[prefix] == '"' || text[prefix] == '\'') {
+		at = prefix
+	}
 	if quote := while(text, at, isBackslash); quote < len(text) && (text[quote] == '"' || text[quote] == '\'') {
 		return quote + 1, quoteEnd(text, quote+1, text[at:quote+1])
 	}
-	return at, while(text, at, func(c byte) bool {
+	part := func(c byte) bool {
 		return c != '\n' && c != '\r' && (colon || !isBlank(c) && !separates(c) && strings.IndexByte(`"'`, c) < 0)
-	})
+	}
+	for to = while(text, at, part); to > at && to+1 < len(text) && text[to] == '\n' && text[to-1] == '\\'; { // it goes on
+		to = while(text, to+1, part)
+	}
+	return at, to
+}
+
+// isLiteralPrefix reports whether a byte may be in front of the quote of a text: f"a", $'a', @"a".
+func isLiteralPrefix(c byte) bool { return strings.IndexByte("$@bBfFrRuU", c) >= 0 }
+
+// indexOrEnd returns where a part begins, or else the end of the text.
+func indexOrEnd(text, part string) int {
+	if i := strings.Index(text, part); i >= 0 {
+		return i
+	}
+	return len(text)
+}
+
+// hereDocument returns the lines behind <<WORD, up to the line WORD.
+func hereDocument(text string, at int) (from, to int) {
+	word := while(text, at, func(c byte) bool { return strings.IndexByte("<-~\"'\\", c) >= 0 })
+	end := nameEnd(text, word)
+	from = min(end+indexOrEnd(text[end:], "\n")+1, len(text))
+	if word == end {
+		return from, from
+	}
+	for to = from; to < len(text); {
+		line := to + indexOrEnd(text[to:], "\n")
+		if strings.TrimSpace(text[to:line]) == text[word:end] {
+			return from, max(from, to-1)
+		}
+		to = min(line+1, len(text))
+	}
+	return from, to
 }
 
 // quoteEnd returns where a quoted value ends: at its quote, which may be escaped itself, or else at
@@ -247,14 +301,14 @@ func quoteEnd(text string, at int, quote string) int {
 func isBackslash(c byte) bool { return c == '\\' }
 
 // shapes are those of secrets that need no name.
-var shapes = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?` +
+var shapes = regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|\z)` +
 	`|\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*` +
-	`|\b(?:gh[oprsu]_|github_pat_|glpat-|xox[abeoprs]-|sk_live_|rk_live_|npm_|hf_|hv[bs]\.|dop_v1_|AIza)[A-Za-z0-9_-]{16,}` +
+	`|\b(?:gh[oprsu]_|github_pat_|glpat-|xox[abeoprs]-|sk_live_|rk_live_|npm_|hf_|hv[bs]\.|dop_v1_|AIza|sk-(?:proj|ant|svcacct)-)[A-Za-z0-9_-]{16,}|\bAGE-SECRET-KEY-1[A-Z0-9]+` +
 	`|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|hooks\.slack\.com/services/[A-Za-z0-9/]+`)
 
 // hasShape reports whether a text may match shapes. Most texts do not, and this is faster.
 func hasShape(text string) bool {
-	for _, part := range []string{"PRIVATE KEY-----", "eyJ", "gh", "github_pat_", "glpat-", "xox", "k_live_", "npm_", "hf_", "hv", "dop_v1_", "AIza", "AKIA", "ASIA", "hooks.slack"} {
+	for _, part := range []string{"PRIVATE KEY", "sk-", "AGE-SECRET-KEY-1", "eyJ", "gh", "github_pat_", "glpat-", "xox", "k_live_", "npm_", "hf_", "hv", "dop_v1_", "AIza", "AKIA", "ASIA", "hooks.slack"} {
 		if strings.Contains(text, part) {
 			return true
 		}
@@ -306,21 +360,94 @@ func assignment(text string, at int) int {
 	return skipSpaces(text, sign+1)
 }
 
-// arrow returns the position of the value behind the => or -> that follows a name, or 0.
-func arrow(text string, at int) int {
-	sign := skipSpaces(text, while(text, at, func(c byte) bool { return c == '"' || c == '\'' }))
-	if strings.HasPrefix(text[sign:], "=>") || strings.HasPrefix(text[sign:], "->") {
+// appended returns the position of the value behind the ?= or += that follows a name, or 0.
+func appended(text string, at int) int {
+	sign := skipSpaces(text, at)
+	if strings.HasPrefix(text[sign:], "?=") || strings.HasPrefix(text[sign:], "+=") {
 		return skipSpaces(text, sign+2)
 	}
 	return 0
 }
 
-// element returns the text of an element of XML whose name, which ends here, is that of a secret.
-func (r *Redactor) element(text string, at, end int) (from, to int) {
-	if at == 0 || text[at-1] != '<' || end == len(text) || text[end] != '>' || !r.isSecret(text[at:end]) {
+// called returns the position of the quoted value in name("value"), or 0.
+func called(text string, at int) int {
+	if strings.HasPrefix(text[at:], `("`) || strings.HasPrefix(text[at:], "('") {
+		return at + 1
+	}
+	return 0
+}
+
+// arrow returns the position of the value behind the =>, -> or <- that follows a name, or 0.
+func arrow(text string, at int) int {
+	sign := skipSpaces(text, while(text, at, func(c byte) bool { return c == '"' || c == '\'' }))
+	if strings.HasPrefix(text[sign:], "=>") || strings.HasPrefix(text[sign:], "->") || strings.HasPrefix(text[sign:], "<-") {
+		return skipSpaces(text, sign+2)
+	}
+	return 0
+}
+
+// maxTag is the length of the longest tag of XML of which more than its name counts.
+const maxTag = 1 << 10
+
+// content returns the text of an element of XML whose tag, which ends here, has the name of a
+// secret, or names one as in <property name="password">.
+func (r *Redactor) content(text string, at int) (from, to int) {
+	tag := strings.LastIndexAny(text[max(0, at-maxTag):at], "<>") + max(0, at-maxTag)
+	if at == 0 || tag < 0 || text[tag] != '<' || !r.isSecretTag(text[tag+1:at]) {
 		return 0, 0
 	}
-	return end + 1, while(text, end+1, func(c byte) bool { return c != '<' })
+	from = while(text, at+1, isBlank)
+	if child := strings.HasPrefix(text[from:], "<") && !strings.HasPrefix(text[from:], "</") && !strings.HasPrefix(text[from:], "<!"); child {
+		from = min(from+indexOrEnd(text[from:], ">")+1, len(text))
+	}
+	if data, is := strings.CutPrefix(text[from:], "<![CDATA["); is {
+		from = len(text) - len(data)
+		return from, from + indexOrEnd(data, "]]>")
+	}
+	return from, while(text, from, func(c byte) bool { return c != '<' })
+}
+
+// naming matches the attributes of a tag that may name what it has.
+var naming = regexp.MustCompile(`(?i)(?:^|\s)(?:name|key|id)\s*=\s*["']([^"']*)["']`)
+
+// isSecretTag reports whether a tag, without its brackets, has the name of a secret, or names one.
+func (r *Redactor) isSecretTag(tag string) bool {
+	name := tag[:while(tag, 0, func(c byte) bool { return isNameByte(c) || c == ':' })]
+	if name == "" || strings.HasSuffix(tag, "/") {
+		return false
+	}
+	named := naming.FindStringSubmatch(tag[len(name):])
+	return r.isSecret(name) || named != nil && r.isSecret(named[1])
+}
+
+// isNamedTag reports whether a position is in a tag that names a secret in an attribute.
+func (r *Redactor) isNamedTag(text string, at int) bool {
+	begin := max(0, at-maxTag)
+	tag := strings.LastIndexAny(text[begin:at], "<>") + begin
+	if tag < begin || text[tag] != '<' {
+		return false
+	}
+	rest := text[at:min(len(text), at+maxTag)]
+	named := naming.FindStringSubmatch(text[tag:at] + rest[:indexOrEnd(rest, ">")])
+	return named != nil && r.isSecret(named[1])
+}
+
+// maxUserPassword is the length of the longest password that is found behind its user.
+const maxUserPassword = 256
+
+// passwordOfUser returns the password in user:password@host without a scheme. It is none in an
+// address of mail, or in an image with its digest.
+func passwordOfUser(text string, at, end int) (from, to int) {
+	if end == len(text) || text[end] != ':' || strings.Contains(strings.ToLower(text[at:end]), "mail") {
+		return 0, 0
+	}
+	from = end + 1
+	stop := while(text[:min(len(text), from+maxUserPassword)], from, func(c byte) bool { return !isBlank(c) && strings.IndexByte(`/?#"'<>,;`, c) < 0 })
+	to = from + strings.LastIndexByte(text[from:stop], '@')
+	if to <= from || to+1 == len(text) || strings.HasPrefix(text[to:], "@sha") || !isNameByte(text[to+1]) && text[to+1] != '[' {
+		return 0, 0
+	}
+	return from, to
 }
 
 // isScheme reports whether a name ends with a scheme of HTTP's Authorization (RFC

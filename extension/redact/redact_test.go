@@ -94,7 +94,7 @@ func TestASecretIsFoundInLinearTime(t *testing.T) {
 	// with thirty processes for two processors.
 	length, most := testkit.Long(32<<10, 512<<10), testkit.Long(10*time.Millisecond, time.Minute)
 	worst := time.Duration(0)
-	for _, part := range []string{"a", "a=", "token=", `token="`, `token='token="`, "token ", "--token ", "token   ", "token=$(", "://a", "://a:b", "bearer ", "token:bearer ", `"\`, "a =>", `a\\`, "<a>", "<token>", `token=\"`} {
+	for _, part := range []string{"a", "a=", "token=", `token="`, `token='token="`, "token ", "--token ", "token   ", "token=$(", "://a", "://a:b", "bearer ", "token:bearer ", `"\`, "a =>", `a\\`, "<a>", "<token>", `token=\"`, "a:b", "a:b@", "token=<<", "token=<<a\n", "token=[", "<value=", `<a name="token" value=`, "-----BEGIN PRIVATE KEY-----", `token="""`} {
 		took := time.Hour
 		for range testkit.Long(3, 1) { // the machine may be busy
 			began := time.Now()
@@ -190,13 +190,32 @@ func TestAThoroughRedactorLeavesNoValue(t *testing.T) {
 		"Authorization: Bearer a(b)":                    "Authorization: Bearer X",
 		"key ghp_0123456789abcdefABCDEF here":           "key X here",
 		"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmVk": "X",
-		"a\n-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\nb": "a\nX\nb",
-		"-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----":               "-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----",
-		`msg="{\"password\": \"a b\", \"c\": 1}"`:                                    `msg="{\"password\": \"X\", \"c\": 1}"`,
-		"https://hooks.slack.com/services/T0/B0/s3cr3t":                              "https://X",
-		"nothing secret; ls -la":                                                     "nothing secret; ls -la",
-		"<a><password>a b</password><c>d</c></a>":                                    "<a><password>X</password><c>d</c></a>",
-		"'token' => 'a b', 'c' => 'd'":                                               "'token' => 'X', 'c' => 'd'",
+		"a\n-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\nb":               "a\nX\nb",
+		"-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----":                             "-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----",
+		`msg="{\"password\": \"a b\", \"c\": 1}"`:                                                  `msg="{\"password\": \"X\", \"c\": 1}"`,
+		"https://hooks.slack.com/services/T0/B0/s3cr3t":                                            "https://X",
+		"nothing secret; ls -la":                                                                   "nothing secret; ls -la",
+		"<a><password>a b</password><c>d</c></a>":                                                  "<a><password>X</password><c>d</c></a>",
+		"'token' => 'a b', 'c' => 'd'":                                                             "'token' => 'X', 'c' => 'd'",
+		`<db password="a b" user='bob'/>`:                                                          `<db password="X" user='bob'/>`,
+		`<x:password type="text">a b</x:password>`:                                                 `<x:password type="text">X</x:password>`,
+		"<password>\n<![CDATA[a<b]]></password>":                                                   "<password>\n<![CDATA[X]]></password>",
+		`<add key="db.password" value="a b"/><add value='c' key='user'/>`:                          `<add key="db.password" value="X"/><add value='c' key='user'/>`,
+		`<add value="a b" key="token"/>`:                                                           `<add value="X" key="token"/>`,
+		`<property name="password">a</property><property name="user">b</property>`:                 `<property name="password">X</property><property name="user">b</property>`,
+		`<property name="token"> <value>a</value></property>`:                                      `<property name="token"> <value>X</value></property>`,
+		"DSN=bob:s3@cret@tcp(db:3306)/app":                                                         "DSN=bob:X@tcp(db:3306)/app",
+		`curl "bob:s3cret@db.example.com:80"`:                                                      `curl "bob:X@db.example.com:80"`,
+		"mailto:bob@example.com app:v1@sha256:12 git@github.com:a/b user: bob@a":                   "mailto:bob@example.com app:v1@sha256:12 git@github.com:a/b user: bob@a",
+		"TOKEN ?= a\nSECRET+=b\npassword <- 'c'":                                                   "TOKEN ?= X\nSECRET+=X\npassword <- 'X'",
+		`TOKEN=f"a b" TOKENS=["a", "b"] x`:                                                         `TOKEN=f"X" TOKENS=X x`,
+		"token = \"\"\"\na\nb\"\"\"\nc":                                                            "token = \"\"\"X\"\"\"\nc",
+		"password = <<EOF\na\nb\nEOF\nc":                                                           "password = <<EOF\nX\nEOF\nc",
+		"password=a\\\nb\nc":                                                                       "password=X\nc",
+		`setPassword("a b")`:                                                                       `setPassword("X")`,
+		"-----BEGIN RSA PRIVATE KEY-----\nDEK-Info: A-1\n\nMIIE\n-----END RSA PRIVATE KEY-----\nb": "X\nb",
+		"-----BEGIN PGP PRIVATE KEY BLOCK-----\nMIIE\n-----END PGP PRIVATE KEY BLOCK-----":         "X",
+		"sk-proj-0123456789abcdefghij":                                                             "X",
 	} {
 		if got := redactor.Text(text); got != want {
 			t.Errorf("%q becomes %q, want %q", text, got, want)
@@ -208,7 +227,7 @@ func TestAThoroughRedactorLeavesNoValue(t *testing.T) {
 }
 
 func FuzzAThoroughRedactionIsFinal(f *testing.F) {
-	for _, text := range []string{`token="a b" --password x`, "https://a:b@c", "Authorization: Bearer x", `"pwd" : 'x';y`, "pwd:\n token: x", `secret='`} {
+	for _, text := range []string{`token="a b" --password x`, "https://a:b@c", "Authorization: Bearer x", `"pwd" : 'x';y`, "pwd:\n token: x", `secret='`, `<a key="pwd" value="x">`, "<pwd><![CDATA[x", "a:b@c:d@e", "token=<<E\nx\nE", `token=["x`, "token ?= x\\\ny", `token('x`, `pwd="""x`, `pwd=$'x`} {
 		f.Add(text)
 	}
 	redactor := thorough(f)

@@ -38,6 +38,8 @@ var places = []string{
 	custom(`"notes":"curl -H \"Authorization: Bearer SECRET\" https://x/?api_key=SECRET&a=b","list":["--token=SECRET","https://bob:SECRET@x","--password","SECRET"],"map":{"a.b/private-key":"SECRET","aws_access_key_id":"SECRET"},"pem":"-----BEGIN RSA PRIVATE KEY-----\nSECRET\n-----END RSA PRIVATE KEY-----\n","key":"AKIAABCDEFGHIJKLMNOP","slack":"xoxb-123456789012-SECRET"`),
 	`{"apiVersion":"v1","kind":"PodProxyOptions","path":"/x?access_token=SECRET"}`,
 	`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Secret","data":{"a":"BASE64"}},{"apiVersion":"v1","kind":"Secret","stringData":{"a":"SECRET"}}]}`,
+	configMap(`"a.json":"{\"kind\":\"SecretList\",\"items\":[{\"data\":{\"a\":\"BASE64\"}},{\"stringData\":{\"b\":\"SECRET\"}}]}","b.yaml":"kind: SecretList\nitems:\n- data: {a: BASE64}\n","c.json":"{\"kind\":\"Secret\",\"data\":{\"a\":\"BASE64\"}}\n{\"kind\": \"Secret\",\"data\":{\"a\":\"BASE64\"}}\n","d":"{kind: Secret, data: {a: BASE64}}","e":"applied {x} {\"kind\":\"Secret\",\"data\":{\"a\":\"BASE64\"}} at token=SECRET","f":"kind: ConfigMapList\nitems:\n- binaryData: {a: BASE64}\n"`),
+	custom(`"list":{"kind":"SecretList","items":[{"data":{"a":"BASE64"}}]},"xml":"<add key=\"password\" value=\"SECRET\"/><db:token a=\"b\">SECRET</db:token>","dsn":"bob:SECRET@tcp(db:3306)/app","make":"TOKEN ?= SECRET\n"`),
 	`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"a","annotations":{"x":"token=SECRET"}},"spec":{"versions":[{"schema":{"openAPIV3Schema":{"properties":{"password":{"type":"string"}}}}}]}}`,
 }
 

@@ -141,6 +141,12 @@ func (w *walk) object(path string, object map[string]any) any {
 		object[name] = redacted
 		taken[name] = true
 	}
+	if items := listed(object); len(items) > 0 {
+		for i, item := range items {
+			items[i] = w.item(fmt.Sprintf("%s.items[%d]", path, i), strings.TrimSuffix(object["kind"].(string), "List"), item)
+		}
+		take("items", items)
+	}
 	for name, as := range dataOf(object) {
 		if data, ok := object[name].(map[string]any); ok {
 			for key, value := range data {
@@ -172,6 +178,28 @@ func (w *walk) object(path string, object map[string]any) any {
 		}
 	}
 	return object
+}
+
+// listed returns the items of a list of Secrets or ConfigMaps, which do not say their kind.
+func listed(object map[string]any) []any {
+	if kind := object["kind"]; kind != "SecretList" && kind != "ConfigMapList" {
+		return nil
+	}
+	items, _ := object["items"].([]any)
+	return items
+}
+
+// item redacts an object of a kind that it may not say itself.
+func (w *walk) item(path, kind string, item any) any {
+	object, ok := item.(map[string]any)
+	if !ok {
+		return w.value(path, "", item)
+	}
+	if _, says := object["kind"]; !says {
+		object["kind"] = kind
+		defer delete(object, "kind")
+	}
+	return w.object(path, object)
 }
 
 // dataOf returns the fields of an object whose values are secret by its kind.
@@ -270,25 +298,59 @@ func (w *walk) text(path, text string) string {
 			return w.document(path, text, inner)
 		}
 	}
-	if clean, ok := w.manifest(path, text); ok {
-		return clean
+	for _, redacted := range []func(path, text string) (string, bool){w.embedded, w.manifest} {
+		if clean, ok := redacted(path, text); ok {
+			return clean
+		}
 	}
-	clean := w.texts.Text(text)
-	if clean != text {
-		w.note(path)
-	}
-	return clean
+	return w.words(path, text)
 }
+
+// secretInJSON matches a text that has a Secret in JSON.
+var secretInJSON = regexp.MustCompile(`"kind"\s*:\s*"Secret(?:List)?"`)
+
+// maxEmbedded bounds how often it is tried to read JSON in a text.
+const maxEmbedded = 64
+
+// embedded redacts a text in which Secrets are in JSON, one after the other or between other words.
+func (w *walk) embedded(path, text string) (clean string, ok bool) {
+	if w.depth >= maxDepth || !secretInJSON.MatchString(text) {
+		return "", false
+	}
+	var parts strings.Builder
+	for range maxEmbedded {
+		at := strings.IndexByte(text, '{')
+		if at < 0 {
+			break
+		}
+		var inner any
+		decoder := json.NewDecoder(strings.NewReader(text[at:]))
+		decoder.UseNumber()
+		if decoder.Decode(&inner) != nil {
+			parts.WriteString(w.words(path, text[:at+1]))
+			text = text[at+1:]
+			continue
+		}
+		end := at + int(decoder.InputOffset())
+		parts.WriteString(w.words(path, text[:at]) + w.document(path, text[at:end], inner))
+		text, ok = text[end:], true
+	}
+	return parts.String() + w.words(path, text), ok
+}
+
+// words redacts a part of a text without objects.
+func (w *walk) words(path, text string) string { return w.replace(path, text, w.texts.Text(text)) }
 
 // onlyInYAML matches a text whose secrets may be recognized only as YAML: those of a Secret,
 // values of several lines, and what is below a name.
-var onlyInYAML = regexp.MustCompile(`(?m)^[ \t-]*["']?kind["']?:[ \t]*["']?Secret\b|[\w"']:[ \t]*(?:[|>][-+0-9]*)?[ \t]*(?:#.*)?$|^[ \t]*- `)
+var onlyInYAML = regexp.MustCompile(`(?m)^[ \t-]*["']?kind["']?:[ \t]*["']?Secret(?:List)?\b|[\w"']:[ \t]*(?:[|>][-+0-9]*)?[ \t]*(?:#.*)?$|^[ \t]*- `)
 
 var separator = regexp.MustCompile(`(?m)^---.*\n`)
 
 // manifest redacts a text that is YAML. It is written anew if something in it is secret.
 func (w *walk) manifest(path, text string) (clean string, ok bool) {
-	if w.depth >= maxDepth || !strings.ContainsRune(text, '\n') || !onlyInYAML.MatchString(text) {
+	isFlow := strings.HasPrefix(strings.TrimSpace(text), "{") && strings.Contains(text, "Secret")
+	if w.depth >= maxDepth || !isFlow && (!strings.ContainsRune(text, '\n') || !onlyInYAML.MatchString(text)) {
 		return "", false
 	}
 	w.depth++
