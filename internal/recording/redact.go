@@ -109,7 +109,7 @@ type walk struct {
 }
 
 // identifier has the names of fields whose text stays, because it says what an object is.
-var identifier = newSet("apiVersion kind name generateName namespace uid resourceVersion image imageID username groups nodeName serviceAccountName operation group version resource subResource")
+var identifier = newSet("authentication.kubernetes.io/credential-id apiVersion kind name generateName namespace uid resourceVersion image imageID username groups nodeName serviceAccountName operation group version resource subResource")
 
 // reference matches the names of fields that say where a secret is, or how it is used, but not
 // what it is, such as secretName and tokenExpirationSeconds.
@@ -226,7 +226,7 @@ func (w *walk) isNamedSecret(object map[string]any) bool {
 
 // field redacts the value of a field.
 func (w *walk) field(path, name string, value any) any {
-	if !w.inSchema && w.isSecret(name) && !reference.MatchString(name) && !isGroup(name, value) {
+	if !w.inSchema && w.isSecret(name) && !identifier[name] && !reference.MatchString(name) && !isGroup(name, value) {
 		return w.secret(path, value)
 	}
 	return w.value(path, name, value)

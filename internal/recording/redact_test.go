@@ -57,7 +57,7 @@ func TestWhatIsNotSecretStays(t *testing.T) {
 		"TLS of an Ingress":       `{"apiVersion":"networking.k8s.io/v1","kind":"Ingress","spec":{"tls":[{"hosts":["a"],"secretName":"tls"}]}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			entry := redacted(t, `{"kind":{"group":"","version":"v1","kind":"Pod"},"name":"a","object":`+object+`,"operation":"CREATE","uid":"1","userInfo":{"username":"system:serviceaccount:secret-ns:token-reader","groups":["token:readers"]}}`, recording.Answer{})
+			entry := redacted(t, `{"kind":{"group":"","version":"v1","kind":"Pod"},"name":"a","object":`+object+`,"operation":"CREATE","uid":"1","userInfo":{"username":"system:serviceaccount:secret-ns:token-reader","groups":["token:readers"],"extra":{"authentication.kubernetes.io/credential-id":["JTI=1"]}}}`, recording.Answer{})
 			var before, after any
 			if err := json.Unmarshal([]byte(object), &before); err != nil {
 				t.Fatal(err)
