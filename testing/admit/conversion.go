@@ -60,10 +60,10 @@ func RoundTrip(t testing.TB, c *extension.Converter, objects ...client.Object) {
 			if other == from {
 				continue
 			}
-			there, back := other.New(), object.DeepCopyObject().(client.Object)
-			reflect.ValueOf(back).Elem().SetZero()
+			there, back := blank(opened, other, object), object
 			err := convert(opened, object, there)
 			if err == nil {
+				back = blank(opened, from, object)
 				err = convert(opened, there, back)
 			}
 			if err != nil {
@@ -76,6 +76,14 @@ func RoundTrip(t testing.TB, c *extension.Converter, objects ...client.Object) {
 			convertsParts(t, opened, object, from, other)
 		}
 	}
+}
+
+// blank returns an empty object of a version. One without a Go type says by its apiVersion which
+// version it is of.
+func blank(c *host.Converter, version *host.ConverterVersion, like client.Object) client.Object {
+	object := version.New()
+	object.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{Group: c.Group, Version: version.Name, Kind: like.GetObjectKind().GroupVersionKind().Kind})
+	return object
 }
 
 // convertsParts reports the fields without which an object cannot be converted.
@@ -142,6 +150,9 @@ func convert(c *host.Converter, from, into client.Object) error {
 	is, wanted := versionOf(c, from), versionOf(c, into)
 	if is == nil || wanted == nil {
 		return fmt.Errorf("the converter of %s has no version for a %T or a %T: it has %s; an object without a Go type needs its apiVersion", c.CRD, from, into, strings.Join(c.Names(), ", "))
+	}
+	if is == wanted {
+		return fmt.Errorf("the converter of %s: both objects are of version %s, which no API server converts", c.CRD, is.Name)
 	}
 	content, err := contentOf(c, from, is)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/admitkit/admitkit/examples/alarm/v1"
 	v2 "github.com/admitkit/admitkit/examples/alarm/v2"
@@ -44,6 +46,34 @@ func TestARoundTripNeedsAValueInEachField(t *testing.T) {
 		"alarms.alarm.example.com: no object of version v2 has a value in spec.hour, spec.minute, spec.snooze: whether it is lost is not tested",
 		"alarms.alarm.example.com: no object of version v1 has a value in spec.time: whether it is lost is not tested",
 	}; !slices.Equal(v.errors, want) {
+		t.Errorf("got the errors %q", v.errors)
+	}
+}
+
+func TestARoundTripTakesObjectsWithoutAGoType(t *testing.T) {
+	alarm := func(version string, spec map[string]any) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "alarm.example.com/" + version, "kind": "Alarm", "metadata": map[string]any{"name": "early"}, "spec": spec,
+		}}
+	}
+	rename := func(from, to string) func(a, b *unstructured.Unstructured) error {
+		return func(a, b *unstructured.Unstructured) error {
+			if spec, has := a.Object["spec"].(map[string]any); has && spec[from] != nil {
+				b.Object["spec"] = map[string]any{to: spec[from]}
+			}
+			return nil
+		}
+	}
+	nothing := func(_, _ *unstructured.Unstructured) error { return nil }
+	objects := []client.Object{alarm("v1", map[string]any{"text": "Get up"}), alarm("v2", map[string]any{"message": "Get up"}), alarm("v3", map[string]any{"note": "Get up"})}
+	admit.RoundTrip(t, extension.Converting("alarms.alarm.example.com", "v2",
+		extension.Between("v1", rename("text", "message"), rename("message", "text")),
+		extension.Between("v3", rename("note", "message"), rename("message", "note"))), objects...)
+	v := &verdict{TB: t}
+	admit.RoundTrip(v, extension.Converting("alarms.alarm.example.com", "v2",
+		extension.Between("v1", rename("text", "message"), rename("message", "text")),
+		extension.Between("v3", nothing, nothing)), objects...)
+	if len(v.errors) == 0 || !strings.Contains(strings.Join(v.errors, "\n"), "early is another one after it was v3") {
 		t.Errorf("got the errors %q", v.errors)
 	}
 }
@@ -115,4 +145,16 @@ func TestAnObjectOfAnotherVersionIsConvertedForTheExtension(t *testing.T) {
 			t.Errorf("%s: got %+v, %v", verb, result, got)
 		}
 	}
+}
+
+func TestAConversionIsToAnotherVersion(t *testing.T) {
+	same := extension.Converting("alarms.alarm.example.com", "v2", extension.Between("v1",
+		func(_ *v1.Alarm, _ *v2.Alarm) error { return nil },
+		func(_ *v2.Alarm, _ *v1.Alarm) error { return nil }))
+	defer func() {
+		if said := fmt.Sprint(recover()); !strings.Contains(said, "both objects are of version v1, which no API server converts") {
+			t.Error(said)
+		}
+	}()
+	admit.Convert(fatal{t}, same, &v1.Alarm{}, &v1.Alarm{})
 }
