@@ -1,6 +1,7 @@
 package extension
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"maps"
@@ -34,13 +35,13 @@ func (inside) HandlerOf(e Extension, mgr Manager) *Handler {
 	}
 }
 
-func (inside) Observed(h *Handler, saw func(before, after runtime.Object, response *admission.Response)) *Handler {
+func (inside) Observed(h *Handler, saw func(before, after runtime.Object, wrote bool, response *admission.Response)) *Handler {
 	observed := *h
 	if h.admit != nil {
 		observed.admit = func(ctx context.Context, obj runtime.Object, req *Request) error {
-			before := obj.DeepCopyObject()
+			before, raw := obj.DeepCopyObject(), bytes.Clone(req.Object.Raw)
 			err := h.admit(ctx, obj, req)
-			saw(before, obj, nil)
+			saw(before, obj, !bytes.Equal(raw, req.Object.Raw) || req.Object.Object != nil, nil)
 			return err
 		}
 	}
@@ -48,7 +49,7 @@ func (inside) Observed(h *Handler, saw func(before, after runtime.Object, respon
 		observed.respond = func(ctx context.Context, obj runtime.Object, req *Request) admission.Response {
 			before := obj.DeepCopyObject()
 			response := h.respond(ctx, obj, req)
-			saw(before, obj, &response)
+			saw(before, obj, false, &response)
 			return response
 		}
 	}

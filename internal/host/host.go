@@ -22,7 +22,7 @@ import (
 // inside has the unexported parts of package extension.
 var inside = bridge.Inside.(interface {
 	HandlerOf(e extension.Extension, mgr extension.Manager) *extension.Handler
-	Observed(h *extension.Handler, saw func(before, after runtime.Object, response *admission.Response)) *extension.Handler
+	Observed(h *extension.Handler, saw func(before, after runtime.Object, wrote bool, response *admission.Response)) *extension.Handler
 	Value(h *extension.Handler) any
 	Name(h *extension.Handler) string
 	Scope(h *extension.Handler) extension.Scope
@@ -98,9 +98,9 @@ func HandlerOf(e extension.Extension, mgr extension.Manager) *extension.Handler 
 }
 
 // Observed returns a Handler that does what h does and, after each call, tells saw how
-// h found and left its object, and what it responded: nil unless h is an Extension. Each
-// call costs a copy of the object.
-func Observed(h *extension.Handler, saw func(before, after runtime.Object, response *admission.Response)) *extension.Handler {
+// h found and left its object, whether it wrote to that of its request, and what it responded:
+// nil unless h is an Extension. Each call costs two copies of the object.
+func Observed(h *extension.Handler, saw func(before, after runtime.Object, wrote bool, response *admission.Response)) *extension.Handler {
 	return inside.Observed(h, saw)
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"sync"
 
@@ -34,6 +35,7 @@ type Engine struct {
 	traces      []trace  // of the steps
 	lost        string   // what the running extension changed in vain
 	status      []string // what it changed in the status
+	wrote       bool     // whether it changed the object of its request alone
 }
 
 // trace is what an extension did besides its answer.
@@ -41,6 +43,7 @@ type trace struct {
 	effects, forbidden []string
 	lost               string
 	status             []string
+	wrote              bool
 }
 
 type hook struct {
@@ -99,20 +102,22 @@ func (e *Engine) observed(w *webhook.Webhook) *webhook.Webhook {
 	return &observed
 }
 
-// sawPatched records what a handler changed in the status, which a patch may leave out.
-func (e *Engine) sawPatched(before, after runtime.Object, _ *admission.Response) {
+// sawPatched records what a handler changed in the status, which a patch may leave out, and
+// whether it wrote to its request in place of the object.
+func (e *Engine) sawPatched(before, after runtime.Object, wrote bool, _ *admission.Response) {
 	changes := statusChanges(before, after)
+	wrote = wrote && reflect.DeepEqual(before, after)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.status = changes
+	e.status, e.wrote = changes, wrote
 }
 
 // saw records what a handler changed in vain.
-func (e *Engine) saw(before, after runtime.Object, response *admission.Response) {
+func (e *Engine) saw(before, after runtime.Object, wrote bool, response *admission.Response) {
 	// A response that is not allowed and has no result allows; see extension.Extension.
 	// PatchFromPod sets Patches even if there is nothing to patch.
 	if response != nil && (!response.Allowed && response.Result != nil || response.Patches != nil || len(response.Patch) > 0) {
-		e.sawPatched(before, after, response)
+		e.sawPatched(before, after, wrote, response)
 		return
 	}
 	var texts [2][]byte
@@ -142,8 +147,8 @@ func (e *Engine) note(step webhook.Step) {
 
 // trace returns what was done since its last call. The caller holds the mutex.
 func (e *Engine) trace() trace {
-	recent := trace{lost: e.lost, status: e.status}
-	e.lost, e.status = "", nil
+	recent := trace{lost: e.lost, status: e.status, wrote: e.wrote}
+	e.lost, e.status, e.wrote = "", nil, false
 	if e.options.Effects != nil {
 		recent.effects = e.options.Effects()
 	}
@@ -188,6 +193,10 @@ type Step struct {
 	Lost string
 	// Refused and Vain are the changes that the API server refuses, and those that it ignores.
 	Refused, Vain []string
+	// Invalid says what in the metadata no object can have.
+	Invalid []string
+	// Wrote says that a Mutator changed the object of its request, and not its own.
+	Wrote bool
 }
 
 // Outcome is the result of a request.
@@ -372,13 +381,14 @@ func (e *Engine) addSteps(h *hook, seen *Request, out *Outcome) error {
 			step.Object = before
 		}
 		added := Step{
-			Step: step, Webhook: h.Webhook, seen: seen, Before: before, Effects: traces[i].effects, Forbidden: traces[i].forbidden, Lost: traces[i].lost,
+			Step: step, Webhook: h.Webhook, seen: seen, Before: before, Effects: traces[i].effects, Forbidden: traces[i].forbidden, Lost: traces[i].lost, Wrote: traces[i].wrote,
 		}
 		if !e.options.Lean && h.Mutates() && len(before) > 0 && len(step.Object) > 0 {
 			var err error
 			if added.Refused, added.Vain, err = seen.Lost(before, step.Object); err != nil {
 				return fmt.Errorf("extension %s: %w", step.Extension, err)
 			}
+			added.Invalid = invalidMetadata(before, step.Object)
 			if step.Err == nil && step.Result != "denied" && seen.dropsStatus(before, step.Object) {
 				added.Vain = append(added.Vain, traces[i].status...)
 			}

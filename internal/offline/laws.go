@@ -9,8 +9,12 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	unversionedvalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 )
 
@@ -139,6 +143,12 @@ func (s *Step) Faults() []Breach {
 	for _, change := range s.Refused {
 		faults = append(faults, Breach{s.Extension, "changes a field that must not change", change})
 	}
+	for _, problem := range s.Invalid {
+		faults = append(faults, Breach{s.Extension, "sets what the API server refuses", problem})
+	}
+	if s.Wrote {
+		faults = append(faults, Breach{s.Extension, "changes the object of its request, but nothing comes of it; change the object that it is given", "Request.Object"})
+	}
 	for _, change := range s.Vain {
 		faults = append(faults, Breach{s.Extension, s.seen.inVain(), change})
 	}
@@ -181,6 +191,26 @@ func short(value any) string {
 		return string(text[:200]) + "..."
 	}
 	return string(text)
+}
+
+// invalidMetadata returns what no object can have in its labels, annotations and finalizers,
+// unless it was there before.
+func invalidMetadata(before, after []byte) []string {
+	var problems [2][]string
+	for i, text := range [][]byte{before, after} {
+		object, path := &metav1.PartialObjectMetadata{}, field.NewPath("metadata")
+		if err := json.Unmarshal(text, object); err != nil {
+			return nil // UnknownFields says so
+		}
+		errs := slices.Concat(
+			unversionedvalidation.ValidateLabels(object.Labels, path.Child("labels")),
+			validation.ValidateAnnotations(object.Annotations, path.Child("annotations")),
+			validation.ValidateFinalizers(object.Finalizers, path.Child("finalizers")))
+		for _, err := range errs {
+			problems[i] = append(problems[i], err.Error())
+		}
+	}
+	return slices.DeleteFunc(problems[1], func(problem string) bool { return slices.Contains(problems[0], problem) })
 }
 
 // UnknownFields returns the problems of an object whose fields the Go type of its

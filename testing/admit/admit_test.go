@@ -437,6 +437,18 @@ func TestWhatKubernetesForbidsFailsTheTest(t *testing.T) {
 			pod.Labels = map[string]string{"a": "b"}
 			return nil
 		}, extension.Scope{}), create, "denies, when it is called again"},
+		"a label that no object can have": {mutator(func(pod *corev1.Pod, _ *extension.Request) error {
+			metav1.SetMetaDataLabel(&pod.ObjectMeta, "contact", "shop@example.com")
+			return nil
+		}, extension.Scope{}), create, "sets what the API server refuses:\nmetadata.labels: Invalid value: \"shop@example.com\""},
+		"an annotation that no object can have": {mutator(func(pod *corev1.Pod, _ *extension.Request) error {
+			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "example.com/contact/shop", "x")
+			return nil
+		}, onUpdate), update, "sets what the API server refuses:\nmetadata.annotations: Invalid value: \"example.com/contact/shop\""},
+		"the request in place of the object": {mutator(func(_ *corev1.Pod, req *extension.Request) error {
+			req.Object.Raw = []byte(`{"metadata":{"name":"web","labels":{"a":"b"}}}`)
+			return nil
+		}, extension.Scope{}), create, "changes the object of its request, but nothing comes of it; change the object that it is given"},
 		"a panic":                      {mutator(func(*corev1.Pod, *extension.Request) error { panic("boom") }, extension.Scope{}), create, "panics:\npanic: boom (admit_test.go:"},
 		"a nil map":                    {mutator(func(pod *corev1.Pod, _ *extension.Request) error { pod.Labels["a"] = "b"; return nil }, extension.Scope{}), create, "nil map (admit_test.go:"},
 		"an undeclared Secret":         {extension.Mutating(&keys{heedsDryRun: true}, extension.Scope{}), create, "POST /api/v1/namespaces/default/secrets"},
