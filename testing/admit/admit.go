@@ -101,11 +101,13 @@ package admit
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -115,6 +117,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
@@ -142,6 +145,8 @@ type Client struct {
 	conditions      map[string]bool
 	subresource     string
 	strict          bool
+	chosen          bool // whether In chose the namespace
+	used            *atomic.Bool
 }
 
 // server has what the clients of one New share.
@@ -164,38 +169,76 @@ type server struct {
 // [extension.Validating], or an [extension.Composite] of these. An [extension.Converter]
 // converts objects for those whose rules name another version. The user is "admin"
 // in the group system:masters. A value that answers no admissions ends the test at
-// the first request.
+// the first request. A client by which no request is sent, neither this one nor one made of it,
+// fails the test at its end.
 func New(t testing.TB, extensions ...any) *Client {
+	t.Helper()
 	scheme := clientgoscheme.Scheme
-	return &Client{
+	c := &Client{
 		server:    &server{t: t, extensions: extensions, scheme: scheme, cluster: memcluster.New(scheme)},
 		user:      authenticationv1.UserInfo{Username: "admin", Groups: []string{"system:masters", "system:authenticated"}},
 		namespace: DefaultNamespace,
 	}
+	c.mustBeUsed("New", "so nothing is tested")
+	return c
+}
+
+// mustBeUsed fails a test at whose end a client has neither sent a request nor made another
+// client. A test that failed, or that -run restricts to a part, may not have come so far.
+func (c *Client) mustBeUsed(maker, why string) {
+	c.t.Helper()
+	used := &atomic.Bool{}
+	c.used = used
+	c.t.Cleanup(func() {
+		run := flag.Lookup("test.run")
+		if used.Load() || c.t.Failed() || c.t.Skipped() || run != nil && strings.Contains(run.Value.String(), "/") {
+			return
+		}
+		c.t.Errorf("admit: the client that %s returns sends no request: %s", maker, why)
+	})
+}
+
+// another returns a copy of a client, which the method of this name changes.
+func (c *Client) another(method string) *Client {
+	c.t.Helper()
+	c.used.Store(true)
+	other := *c
+	other.mustBeUsed(method, "it returns another client, and does not change its own")
+	return &other
 }
 
 // As returns a client that acts as another user, who is a member of the groups and
 // of system:authenticated.
 func (c *Client) As(user string, groups ...string) *Client {
-	other := *c
+	c.t.Helper()
+	if user == "" {
+		c.t.Fatalf("admit: As: the user has no name")
+	}
+	other := c.another("As")
 	other.user = authenticationv1.UserInfo{Username: user, Groups: append(slices.Clone(groups), "system:authenticated")}
-	return &other
+	return other
 }
 
 // DryRun returns a client whose requests are dry runs.
 func (c *Client) DryRun() *Client {
-	other := *c
+	c.t.Helper()
+	other := c.another("DryRun")
 	other.dryRun = true
-	return &other
+	return other
 }
 
-// In returns a client that puts objects without a namespace into this one. The
+// In returns a client that puts objects without a namespace into this one. As for kubectl,
+// an object of another namespace is an error. The
 // labels of the namespace matter to scopes with a NamespaceSelector. nil means those
 // of the Namespace that With added, or none but its name.
 func (c *Client) In(namespace string, labels map[string]string) *Client {
-	other := *c
-	other.namespace, other.namespaceLabels = namespace, maps.Clone(labels)
-	return &other
+	c.t.Helper()
+	if problems := validation.IsDNS1123Label(namespace); len(problems) > 0 {
+		c.t.Fatalf("admit: In: %q: %s", namespace, strings.Join(problems, ", "))
+	}
+	other := c.another("In")
+	other.namespace, other.namespaceLabels, other.chosen = namespace, maps.Clone(labels), true
+	return other
 }
 
 // MatchConditions returns a client for whose requests the match conditions with these names
@@ -204,9 +247,10 @@ func (c *Client) In(namespace string, labels map[string]string) *Client {
 // request that depends on one of them ends the test, and so does a name that no scope has.
 // admit evaluates the others as an API server does.
 func (c *Client) MatchConditions(results map[string]bool) *Client {
-	other := *c
+	c.t.Helper()
+	other := c.another("MatchConditions")
 	other.conditions = maps.Clone(results)
-	return &other
+	return other
 }
 
 // Subresource returns a client whose Create and Update are requests for a subresource of
@@ -215,17 +259,19 @@ func (c *Client) MatchConditions(results map[string]bool) *Client {
 // "eviction" its Eviction. To give a Scale itself, name what it scales:
 // "deployments.apps/scale". For exec and the like see [Client.Connect].
 func (c *Client) Subresource(name string) *Client {
-	other := *c
+	c.t.Helper()
+	other := c.another("Subresource")
 	other.subresource = name
-	return &other
+	return other
 }
 
 // Strict returns a client for which a request that reaches no extension is a failure of
 // the test.
 func (c *Client) Strict() *Client {
-	other := *c
+	c.t.Helper()
+	other := c.another("Strict")
 	other.strict = true
-	return &other
+	return other
 }
 
 // With adds objects to the cluster that the extensions see through the clients of
@@ -251,6 +297,13 @@ func (c *Client) With(objects ...runtime.Object) *Client {
 // first request. Default: the scheme of client-go. The clients of one New share the
 // scheme. WithScheme returns c.
 func (c *Client) WithScheme(scheme *runtime.Scheme) *Client {
+	c.t.Helper()
+	switch {
+	case scheme == nil:
+		c.t.Fatalf("admit: WithScheme: the scheme is nil")
+	case c.isStarted():
+		c.t.Fatalf("admit: WithScheme: after the first request: call it before")
+	}
 	c.scheme = scheme
 	c.cluster.SetScheme(scheme)
 	return c
@@ -269,6 +322,7 @@ func (c *Client) Authorize(may func(authorizationv1.SubjectAccessReviewSpec) boo
 // to see what the extensions did in the cluster.
 func (c *Client) Manager() extension.Manager {
 	c.t.Helper()
+	c.used.Store(true)
 	c.start()
 	return c.tests
 }
@@ -282,6 +336,13 @@ func (c *Client) Create(object runtime.Object) *Result {
 // Update requests an update of old to object.
 func (c *Client) Update(old, object runtime.Object) *Result {
 	c.t.Helper()
+	c.used.Store(true)
+	switch {
+	case old == nil:
+		c.t.Fatalf("admit: the old object of an UPDATE is nil")
+	case old == object:
+		c.t.Fatalf("admit: the old and the new object of an UPDATE are one: change a DeepCopy of it")
+	}
 	return c.send(admissionv1.Update, object, old)
 }
 
@@ -295,6 +356,7 @@ func (c *Client) Delete(object runtime.Object) *Result {
 // of the options decides which connection: *corev1.PodExecOptions is an exec.
 func (c *Client) Connect(name string, options runtime.Object) *Result {
 	c.t.Helper()
+	c.used.Store(true)
 	object, err := c.encode(options)
 	if err != nil {
 		c.t.Fatalf("admit: %v", err)
@@ -305,6 +367,7 @@ func (c *Client) Connect(name string, options runtime.Object) *Result {
 
 func (c *Client) send(operation admissionv1.Operation, object, old runtime.Object) *Result {
 	c.t.Helper()
+	c.used.Store(true)
 	if object == nil {
 		c.t.Fatalf("admit: the object of a %s is nil", operation)
 	}
@@ -323,6 +386,9 @@ func (c *Client) send(operation admissionv1.Operation, object, old runtime.Objec
 
 func (c *Client) sendEncoded(operation admissionv1.Operation, object, old *unstructured.Unstructured, like runtime.Object) *Result {
 	c.t.Helper()
+	if c.chosen && object.GetNamespace() != "" && object.GetNamespace() != c.namespace {
+		c.t.Fatalf("admit: the %s is in the namespace %s, and the client in %s", object.GetKind(), object.GetNamespace(), c.namespace)
+	}
 	c.start()
 	if unknown := c.engine.UnknownConditions(slices.Sorted(maps.Keys(c.conditions))); len(unknown) > 0 {
 		c.t.Fatalf("admit: MatchConditions: no scope has the match condition %s", strings.Join(unknown, ", "))
@@ -399,6 +465,9 @@ func remedied(err error) error {
 
 // encode returns an object as an API server sees it, with its kind.
 func (c *Client) encode(object runtime.Object) (*unstructured.Unstructured, error) {
+	if object == nil {
+		return nil, errors.New("an object is nil")
+	}
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
 		return nil, err
@@ -415,6 +484,12 @@ func (c *Client) encode(object runtime.Object) (*unstructured.Unstructured, erro
 		encoded.SetGroupVersionKind(kind)
 	}
 	return encoded, nil
+}
+
+func (s *server) isStarted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.started
 }
 
 // start registers the extensions with their manager, once.

@@ -177,7 +177,7 @@ func TestObjectsOfOtherKindsKeepTheirType(t *testing.T) {
 		return nil
 	}), extension.Scope{Rules: extension.Resources("apps", "v1", []string{"deployments"}, "*")})
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
-	if result := admit.New(t, replicas).Update(deployment, deployment); *result.Object.(*appsv1.Deployment).Spec.Replicas != 3 {
+	if result := admit.New(t, replicas).Update(deployment.DeepCopy(), deployment); *result.Object.(*appsv1.Deployment).Spec.Replicas != 3 {
 		t.Errorf("%+v", result)
 	}
 	size := extension.Mutating(extension.MutatorFunc[*unstructured.Unstructured](func(_ context.Context, u *unstructured.Unstructured, _ *extension.Request) error {
@@ -922,6 +922,62 @@ func TestAnExecGuardThatExemptsByLabelsIsNotGreen(t *testing.T) {
 	}
 }
 
+func TestARequestThatNoAPIServerHasEndsTheTest(t *testing.T) {
+	same, shop := pod("web"), pod("web")
+	shop.Namespace = "shop"
+	for name, test := range map[string]struct {
+		ask  func(*admit.Client)
+		want string
+	}{
+		"an update of nothing":             {func(c *admit.Client) { c.Update(nil, pod("web")) }, "the old object of an UPDATE is nil"},
+		"an update of an object to itself": {func(c *admit.Client) { c.Update(same, same) }, "the old and the new object of an UPDATE are one: change a DeepCopy"},
+		"a namespace that cannot exist":    {func(c *admit.Client) { c.In("My Shop", nil).Create(pod("web")) }, `In: "My Shop": a lowercase RFC 1123 label`},
+		"an object of another namespace":   {func(c *admit.Client) { c.In("apps", nil).Create(shop) }, "the Pod is in the namespace shop, and the client in apps"},
+		"a user without a name":            {func(c *admit.Client) { c.As("").Create(pod("web")) }, "As: the user has no name"},
+		"an object that is nil":            {func(c *admit.Client) { c.With(nil) }, "admit: an object is nil"},
+		"a scheme that is nil":             {func(c *admit.Client) { c.WithScheme(nil) }, "WithScheme: the scheme is nil"},
+		"a scheme that comes too late":     {func(c *admit.Client) { c.Create(pod("web")); c.WithScheme(runtime.NewScheme()) }, "WithScheme: after the first request"},
+	} {
+		if said := ended(t, owner, test.ask); !strings.Contains(said, test.want) {
+			t.Errorf("%s: it says %q, want %q", name, said, test.want)
+		}
+	}
+}
+
+// ending is a test that ends when it is told to.
+type ending struct {
+	verdict
+	cleanups []func()
+}
+
+func (e *ending) Cleanup(f func()) { e.cleanups = append(e.cleanups, f) }
+
+func TestAClientThatSendsNothingFailsTheTest(t *testing.T) {
+	for name, test := range map[string]struct {
+		test func(*admit.Client)
+		want string // empty: it passes
+	}{
+		"that of New":              {func(*admit.Client) {}, "admit: the client that New returns sends no request"},
+		"that of As":               {func(c *admit.Client) { c.As("alice"); c.Create(pod("web")) }, "admit: the client that As returns sends no request: it returns another client, and does not change its own"},
+		"that of Strict":           {func(c *admit.Client) { c.Strict(); c.Create(pod("web")) }, "that Strict returns"},
+		"that of In":               {func(c *admit.Client) { c.In("apps", nil); c.Create(pod("web")) }, "that In returns"},
+		"that of DryRun":           {func(c *admit.Client) { c.DryRun(); c.Create(pod("web")) }, "that DryRun returns"},
+		"that of MatchConditions":  {func(c *admit.Client) { c.MatchConditions(nil); c.Create(pod("web")) }, "that MatchConditions returns"},
+		"that of Subresource":      {func(c *admit.Client) { c.Subresource("status"); c.Create(pod("web")) }, "that Subresource returns"},
+		"not one of a chain":       {func(c *admit.Client) { c.As("alice").DryRun().Strict().Create(pod("web")) }, ""},
+		"not one with its Manager": {func(c *admit.Client) { c.With(pod("web")).Manager() }, ""},
+	} {
+		e := &ending{verdict: verdict{TB: t}}
+		test.test(admit.New(e, owner))
+		for _, cleanup := range slices.Backward(e.cleanups) {
+			cleanup()
+		}
+		if said := strings.Join(e.errors, "\n"); !strings.Contains(said, test.want) || (said == "") != (test.want == "") {
+			t.Errorf("%s: it says %q, want %q", name, said, test.want)
+		}
+	}
+}
+
 // unregistered is a kind that no scheme has.
 type unregistered struct{ corev1.ConfigMap }
 
@@ -936,6 +992,8 @@ func TestATypeThatTheSchemeLacksIsToldWithTheRemedy(t *testing.T) {
 type fatal struct{ testing.TB }
 
 func (fatal) Helper() {}
+
+func (fatal) Cleanup(func()) {} // a real one has failed
 
 func (fatal) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 

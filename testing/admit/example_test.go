@@ -36,6 +36,7 @@ type exampleT struct{ testing.TB }
 
 func (exampleT) Helper()                  {}
 func (exampleT) Context() context.Context { return context.Background() }
+func (exampleT) Cleanup(func())           {}
 func (exampleT) Logf(string, ...any)      {}
 func (exampleT) Errorf(format string, args ...any) {
 	fmt.Printf("FAIL: "+format+"\n", args...)

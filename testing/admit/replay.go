@@ -12,6 +12,7 @@ import (
 // ends the test.
 func (c *Client) Replay(dirs ...string) {
 	c.t.Helper()
+	c.used.Store(true)
 	c.start()
 	report, err := replay.Run(c.t.Context(), dirs, replay.Options{Webhooks: c.webhooks, Handling: webhook.HandlerOptions{Scheme: c.scheme}})
 	if err != nil {
