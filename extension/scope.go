@@ -70,7 +70,7 @@ type Scope struct {
 	// MatchPolicy is Equivalent by default.
 	MatchPolicy *admissionregistrationv1.MatchPolicyType
 
-	// ReinvocationPolicy is Never by default. Only mutating scopes have one.
+	// ReinvocationPolicy is Never by default. IfNeeded is an error for a Validator.
 	ReinvocationPolicy *admissionregistrationv1.ReinvocationPolicyType
 
 	// Mode is the extension's mode unless the operator sets another. In Warn and Observe

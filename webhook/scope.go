@@ -38,15 +38,10 @@ func resolve(h *host.Handler, defaults Defaults) (extension.Scope, error) {
 		}
 	}
 	s = withDefaults(s, defaults)
-	for i, rule := range s.Rules {
-		if len(rule.Operations) == 0 || len(rule.Resources) == 0 || len(rule.APIGroups) == 0 || len(rule.APIVersions) == 0 {
-			return s, fmt.Errorf("Rules[%d]: needs operations, API groups, API versions and resources", i)
-		}
-		if h.Respond != nil && !onlyPods(rule) {
-			return s, fmt.Errorf("Rules[%d]: an Extension takes Pods, not %s; use a Mutator or a Validator", i, strings.Join(rule.Resources, ", "))
-		}
+	if err := checkRules(h, s.Rules); err != nil {
+		return s, err
 	}
-	if err := errors.Join(checkSelectors(h.Scope), checkMode(h.Scope)); err != nil {
+	if err := errors.Join(checkSelectors(h.Scope), checkMode(h.Scope), checkReinvocation(h, h.Scope)); err != nil {
 		return s, err
 	}
 	if err := checkMatching(h.Scope); err != nil {
@@ -100,7 +95,7 @@ func checkSelectors(s extension.Scope) error {
 			return fmt.Errorf("%s: %w%s", field, err, operatorsOf(selector))
 		}
 	}
-	return nil
+	return checkNames(s.NamespaceSelector)
 }
 
 // operatorsOf names the operators if a selector has another one.

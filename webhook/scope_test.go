@@ -2,6 +2,7 @@ package webhook_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -73,5 +74,39 @@ func TestAMatchConditionOnTheNamespaceIsRefused(t *testing.T) {
 				t.Errorf("got %v, want %q", err, want)
 			}
 		})
+	}
+}
+
+func TestAScopeWithAValueThatKubernetesDoesNotHaveIsRefused(t *testing.T) {
+	rule := func(change func(*admissionregistrationv1.RuleWithOperations)) extension.Scope {
+		rules := extension.Resources("example.com", "v1", []string{"sites"}, "CREATE")
+		change(&rules[0])
+		return extension.Scope{Rules: rules}
+	}
+	type ruled = admissionregistrationv1.RuleWithOperations
+	for name, test := range map[string]struct {
+		scope   extension.Scope
+		refused string // empty: it is fine
+	}{
+		"an operation in lower case":      {rule(func(r *ruled) { r.Operations[0] = "create" }), `Rules[0].Operations: "create": must be CREATE, UPDATE, DELETE, CONNECT or *`},
+		"a scope in lower case":           {rule(func(r *ruled) { r.Scope = new(admissionregistrationv1.ScopeType("namespaced")) }), `Rules[0].Scope: "namespaced": must be Namespaced, Cluster or *`},
+		"a kind for a resource":           {rule(func(r *ruled) { r.Resources[0] = "Sites" }), `Rules[0].Resources: "Sites": must be the plural in lower case, as in the URL`},
+		"a group with its version":        {rule(func(r *ruled) { r.APIGroups[0] = "example.com/v1" }), `Rules[0].APIGroups: "example.com/v1": must be a group without a version`},
+		"no version":                      {rule(func(r *ruled) { r.APIVersions[0] = "" }), `Rules[0].APIVersions: "": must be a version, such as v1`},
+		"a version in upper case":         {rule(func(r *ruled) { r.APIVersions[0] = "V1" }), `Rules[0].APIVersions: "V1"`},
+		"every group, and one":            {rule(func(r *ruled) { r.APIGroups = []string{"*", "apps"} }), `Rules[0].APIGroups: "*" is all of them: leave the others out`},
+		"every operation, and one":        {rule(func(r *ruled) { r.Operations = append(r.Operations, "*") }), `Rules[0].Operations: "*"`},
+		"every resource, and one":         {rule(func(r *ruled) { r.Resources = []string{"*", "sites"} }), `Rules[0].Resources: "*"`},
+		"every resource, and one's scale": {rule(func(r *ruled) { r.Resources = []string{"*", "sites/scale"} }), ""},
+		"all, and one":                    {rule(func(r *ruled) { r.Resources = []string{"*/*", "sites"} }), `Rules[0].Resources: "*/*"`},
+		"a scope":                         {rule(func(r *ruled) { r.Scope = new(admissionregistrationv1.AllScopes) }), ""},
+		"a namespace in upper case":       {extension.Scope{NamespaceSelector: extension.InNamespaces("Shop")}, `NamespaceSelector: "Shop" is no name of a namespace: a lowercase RFC 1123 label`},
+		"a label with a namespace":        {extension.Scope{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "my.shop"}}}, `NamespaceSelector: "my.shop"`},
+		"a reinvocation of a Validator":   {extension.Scope{ReinvocationPolicy: new(admissionregistrationv1.IfNeededReinvocationPolicy)}, "ReinvocationPolicy: API servers never reinvoke a Validator: leave it out"},
+	} {
+		_, err := webhook.Group([]*extension.Handler{extension.Validating(noOpinion, test.scope)}, webhook.Defaults{})
+		if said := fmt.Sprint(err); !strings.Contains(said, test.refused) || (err == nil) != (test.refused == "") {
+			t.Errorf("%s: got %v, want %q", name, err, test.refused)
+		}
 	}
 }
