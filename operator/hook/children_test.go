@@ -3,6 +3,7 @@ package hook_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -297,6 +298,9 @@ func TestEachObjectThatAPOSTMakesIsMadeAsAChild(t *testing.T) {
 			t.Cleanup(func() {
 				_ = children.Delete(context.WithoutCancel(t.Context()), made.GetName(), metav1.DeleteOptions{})
 			})
+			if _, err := apply.Create(t.Context(), children, w.schema, wanted); err == nil || errors.Is(err, apply.ErrForeign) {
+				t.Errorf("what is there already, and its own, is: %v", err)
+			}
 			w.rests(made, wanted)
 			changed := set(t, runtime.DeepCopyJSON(each.object), each.kind.value, each.kind.field...).(object)
 			delete(changed["metadata"].(object), "annotations")
@@ -440,11 +444,12 @@ func TestInPlaceKeepsWhatOthersAddToListsAsTheirKindSays(t *testing.T) {
 				spec[field] = list.second
 			}
 		}
-		return object{"children": []any{named("example.com/v1", "Schema", "", "x", object{"spec": spec})}}
+		return object{"children": []any{named("example.com/v1", "Schema", "", "x", object{"spec": spec}), roleBinding("x", "view")}}
 	})
-	create(t, composite(namespace, object{"sync": at(h.URL)}, "", object{
-		"childResources": []any{object{"apiVersion": "example.com/v1", "resource": "schemas", "updateStrategy": object{"method": "InPlace"}}},
-	}))
+	create(t, composite(namespace, object{"sync": at(h.URL)}, "", object{"childResources": []any{
+		object{"apiVersion": "example.com/v1", "resource": "schemas", "updateStrategy": object{"method": "InPlace"}},
+		object{"apiVersion": "rbac.authorization.k8s.io/v1", "resource": "rolebindings", "updateStrategy": object{"method": "InPlace"}},
+	}}))
 	create(t, thing(namespace, "a", object{"spec": "1"}))
 	follows := func(field string) {
 		t.Helper()
@@ -465,6 +470,18 @@ func TestInPlaceKeepsWhatOthersAddToListsAsTheirKindSays(t *testing.T) {
 	if err := admin.Patch(t.Context(), &unstructured.Unstructured{Object: named("example.com/v1", "Schema", namespace, "x")}, client.RawPatch(types.JSONPatchType, body)); err != nil {
 		t.Fatal(err)
 	}
+	subjects := func() (all []any) {
+		if u := get(t, "rbac.authorization.k8s.io/v1", "RoleBinding", namespace, "x"); u != nil {
+			all, _, _ = unstructured.NestedSlice(u.Object, "subjects")
+		}
+		return all
+	}
+	testkit.Eventually(t, "the binding is there", func(context.Context) bool { return len(subjects()) == 4 })
+	body = []byte(`[{"op": "add", "path": "/subjects/-", "value": {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "mallory"}}]`)
+	if err := admin.Patch(t.Context(), get(t, "rbac.authorization.k8s.io/v1", "RoleBinding", namespace, "x"), client.RawPatch(types.JSONPatchType, body)); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "a subject that somebody else has added is gone", func(context.Context) bool { return len(subjects()) == 4 })
 	patchThing(t, namespace, "a", `{"spec":"2"}`)
 	follows("2")
 	for field, list := range lists {
@@ -494,19 +511,20 @@ func TestAControllerThatBeginsAnewWritesNoChildThatIsAsItShouldBe(t *testing.T) 
 			delete(data, "dropped")
 		}
 		name := r.Parent["metadata"].(object)["name"].(string)
-		spec := podSpec(object{"ports": []any{object{"containerPort": 80}}, "env": podVariations["references with defaults"]["containers"].([]any)[0].(object)["env"],
-			"resources": object{"limits": object{"cpu": "1000m"}}})
+		spec := podSpec(object{
+			"ports": []any{object{"containerPort": 80}}, "resources": object{"limits": object{"cpu": "1000m"}},
+			"env": []any{object{"name": "A", "valueFrom": object{"fieldRef": object{"fieldPath": "metadata.name"}}}},
+		})
 		binding := roleBinding(name, "view")
 		return object{"children": []any{
 			configMap(name, data), binding,
 			named("apps/v1", "Deployment", "", name, object{"spec": object{"replicas": 0, "selector": object{"matchLabels": object{"app": name}}, "template": object{"metadata": object{"labels": object{"app": name}}, "spec": spec}}}),
-			named("v1", "Secret", "", name, object{"stringData": object{"a": "b"}}),
 			named("example.com/v1", "Schema", "", name, object{"spec": object{"unknown": "pruned", "ports": []any{object{"port": 1}}, "names": []any{object{"name": "a"}}}}),
-		}, "status": object{"children": len(r.Children["ConfigMap.v1"]) + len(r.Children["Deployment.apps/v1"]) + len(r.Children["Secret.v1"])}}
+		}, "status": object{"children": len(r.Children["ConfigMap.v1"]) + len(r.Children["Deployment.apps/v1"])}}
 	}
 	h := serve(t, answer)
 	var resources []any
-	for resource, version := range map[string]string{"configmaps": "v1", "secrets": "v1", "rolebindings": "rbac.authorization.k8s.io/v1", "deployments": "apps/v1", "schemas": "example.com/v1"} {
+	for resource, version := range map[string]string{"configmaps": "v1", "rolebindings": "rbac.authorization.k8s.io/v1", "deployments": "apps/v1", "schemas": "example.com/v1"} {
 		method := "InPlace"
 		if resource == "rolebindings" {
 			method = "Recreate"

@@ -68,7 +68,6 @@ rules:
 - {apiGroups: [rbac.authorization.k8s.io], resources: [rolebindings], verbs: [get, list, watch, create, patch, delete]}
 - {apiGroups: [rbac.authorization.k8s.io], resources: [clusterroles], resourceNames: [view, edit], verbs: [bind]}
 - {apiGroups: [apps], resources: [deployments], verbs: [get, list, watch, create, patch, delete]}
-- {apiGroups: [""], resources: [secrets], verbs: [get, list, watch, create, patch, delete]}
 - {apiGroups: [example.com], resources: [schemas], verbs: [get, list, watch, create, patch, delete]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
@@ -93,7 +92,7 @@ subjects: [{kind: ServiceAccount, namespace: hooks-system, name: hooks}]
 // allowed are the kinds that the engine's hooks may be about.
 var allowed = []string{
 	"things.example.com", "clusterthings.example.com", "bares.example.com", "configmaps", "services", "namespaces",
-	"rolebindings.rbac.authorization.k8s.io", "deployments.apps", "secrets", "schemas.example.com", "gones.gone.example.com", "laters.later.example.com",
+	"rolebindings.rbac.authorization.k8s.io", "deployments.apps", "schemas.example.com", "gones.gone.example.com", "laters.later.example.com",
 }
 
 func TestMain(m *testing.M) {

@@ -12,12 +12,15 @@ import (
 	"github.com/admitkit/admitkit/operator/internal/hook/compose"
 )
 
-// schemasLast is how long it takes until the schema of a CustomResourceDefinition that has
-// changed is read again.
-const schemasLast = time.Minute
+// How long it takes until the schema of a CustomResourceDefinition is read that has changed,
+// or that is new.
+const (
+	schemasLast = time.Minute
+	newSchema   = time.Second
+)
 
-// Schemas has the schemas of kinds, as the API server says them. The zero value with a
-// Client is ready to use.
+// Schemas has the schemas of kinds, as the API server says them, to users with the role
+// system:discovery. The zero value with a Client is ready to use.
 type Schemas struct {
 	Client openapi.ClientWithContext
 
@@ -37,16 +40,16 @@ type document struct {
 func (s *Schemas) Of(ctx context.Context, kind schema.GroupVersionKind) (*compose.Schema, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if time.Since(s.read) > schemasLast {
+	path := "apis/" + kind.Group + "/" + kind.Version
+	if kind.Group == "" {
+		path = "api/" + kind.Version
+	}
+	if _, ok := s.paths[path]; time.Since(s.read) > schemasLast || !ok && time.Since(s.read) > newSchema {
 		paths, err := s.Client.PathsWithContext(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("reading which schemas there are: %w", err)
 		}
 		s.paths, s.read = paths, time.Now()
-	}
-	path := "apis/" + kind.Group + "/" + kind.Version
-	if kind.Group == "" {
-		path = "api/" + kind.Version
 	}
 	at, ok := s.paths[path]
 	if !ok {
