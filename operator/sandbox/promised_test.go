@@ -280,6 +280,8 @@ func TestASeedIsNotHeldWhereTheOperatorSaysSo(t *testing.T) {
 	r.holder = egress.Holder{Options: &off, Kinds: off.Kinds()}
 	r.holder.Use(nil, nil, clock.RealClock{})
 	r.writer = fake.NewClientBuilder().WithScheme(scheme).WithObjects(ws).WithStatusSubresource(ws).Build()
+	r.cached = r.writer
+	r.facts = r.reads()
 	if err := r.writer.Get(t.Context(), client.ObjectKeyFromObject(ws), ws); err != nil {
 		t.Fatal(err)
 	}

@@ -127,12 +127,6 @@ func (a *workspaceAttempt) follow(ctx context.Context, job *batchv1.Job) error {
 	case ended && left == "":
 		return a.seeded(ctx, job)
 	}
-	decided := a.status.Egress != nil
-	if !began && !decided {
-		if ready, err := a.intercept(ctx); err != nil || !ready {
-			return err
-		}
-	}
 	held, err := a.hold(ctx, began || left != "")
 	if err != nil || !held {
 		return err
@@ -146,11 +140,6 @@ func (a *workspaceAttempt) follow(ctx context.Context, job *batchv1.Job) error {
 	}
 	if began {
 		return nil
-	}
-	if decided { // by an attempt before, and what it went by may have changed
-		if ready, err := a.intercept(ctx); err != nil || !ready {
-			return err
-		}
 	}
 	if ready, err := a.equipSeed(ctx); err != nil || !ready {
 		return err
@@ -268,8 +257,11 @@ func (a *workspaceAttempt) tellOrphan(ctx context.Context, pod *corev1.Pod) {
 	a.events.Eventf(&object, nil, corev1.EventTypeWarning, "OrphanDeleted", "Seed", "%s", orphaned(pod))
 }
 
-// decide finds out whether policies hold here.
+// decide finds out whether policies hold here, and what the proxy is.
 func (a *workspaceAttempt) decide(ctx context.Context, apiServer []netip.AddrPort) (held bool, err error) {
+	if ready, err := a.intercept(ctx); err != nil || !ready {
+		return false, err
+	}
 	e := workload.SeedEgress(a.ws.Spec.Seed).DeepCopy()
 	if a.proxied != nil {
 		a.proxied.Open(e)

@@ -40,6 +40,7 @@ func (a *workspaceAttempt) intercept(ctx context.Context) (ready bool, err error
 		a.blocked(blocked)
 		return false, nil
 	}
+	a.intercepted = true
 	if a.proxied = proxied; proxied == nil || proxied.Broker == nil {
 		return true, nil
 	}
@@ -61,6 +62,11 @@ func (a *workspaceAttempt) blocked(of *conditions.Obstacle) {
 
 // equipSeed makes what the proxy of the seed needs.
 func (a *workspaceAttempt) equipSeed(ctx context.Context) (ready bool, err error) {
+	if !a.intercepted { // an attempt before has decided, and what it went by may have changed
+		if ready, err := a.intercept(ctx); err != nil || !ready {
+			return false, err
+		}
+	}
 	if a.proxied == nil {
 		return true, nil
 	}

@@ -123,8 +123,9 @@ type workspaceAttempt struct {
 	*workspaces
 	ws     *v1alpha1.Workspace
 	status *v1alpha1.WorkspaceStatus
-	// proxied is the proxy of the seed, nil if it has none, or its Job is there.
-	proxied *facts.Proxied
+	// proxied is the proxy of the seed, nil if it has none, once it is known, which intercepted says.
+	proxied     *facts.Proxied
+	intercepted bool
 	// poll says that it waits for something that is not watched.
 	poll bool
 	// took is how long the seed took, if it has ended.

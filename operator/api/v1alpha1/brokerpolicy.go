@@ -235,6 +235,14 @@ func (e *EgressName) Allows(host string, port int32) bool {
 	return CoversHost(e.Host, host)
 }
 
+// Own returns the headers and the keys of the query of OwnCredentials, none by default.
+func (e *EgressName) Own() (headers, queryKeys []string) {
+	if e.OwnCredentials == nil {
+		return nil, nil
+	}
+	return e.OwnCredentials.Headers, e.OwnCredentials.QueryKeys
+}
+
 // CoversHost reports whether a pattern, a name or *. and a name, stands for a host. A host
 // that is such a pattern itself is covered if all names that it stands for are.
 func CoversHost(pattern, host string) bool {

@@ -23,7 +23,8 @@ func (b *service) egress(ctx context.Context, of *run) (*protocol.Egress, error)
 	for i := range policies {
 		spec := &policies[i].Spec
 		for _, name := range spec.Egress {
-			found.Allow = append(found.Allow, protocol.NameOf(&name))
+			headers, keys := name.Own()
+			found.Allow = append(found.Allow, protocol.Name{Host: name.Host, Ports: name.Ports, Headers: headers, QueryKeys: keys})
 		}
 		if end := spec.EgressDiscovery; policies[i].Discovers(now) && (found.DiscoverUntil == nil || found.DiscoverUntil.Before(end.ExpiresAt.Time)) {
 			found.DiscoverUntil = &end.ExpiresAt.Time

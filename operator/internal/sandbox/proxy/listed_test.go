@@ -42,7 +42,7 @@ func (w *written) reports() (found []protocol.Reported) {
 // Without a broker the list is all that there is: names, no credential, and refusals on record by way of the log.
 func TestAListOfNamesIsAllThatARunReachesWithoutABroker(t *testing.T) {
 	log := &written{}
-	fmt.Fprintln(log, `{"level":"info","msg":"of the proxy itself"}`)
+	_, _ = fmt.Fprintln(log, `{"level":"info","msg":"of the proxy itself"}`)
 	o := newOutside(t, ModeCooperative, func(options *Options, port int32) {
 		options.Broker = &Listed{Names: []protocol.Name{{Host: "api.example.com", Ports: []int32{port}}, {Host: "*.wild.example.com"}}, Log: log}
 	})

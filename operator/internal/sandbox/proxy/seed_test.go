@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -94,8 +95,8 @@ func TestGitThroughTheProxy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestASeedProcess$") //nolint:gosec // it is this program
-		cmd.Env = append(env, repo.Env+"="+string(repos), seedVariable+"="+into)
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestASeedProcess$")
+		cmd.Env = slices.Concat(env, []string{repo.Env + "=" + string(repos), seedVariable + "=" + into})
 		return cmd.CombinedOutput()
 	}
 	for _, name := range []string{"git", "seed"} {

@@ -71,7 +71,7 @@ func remedy(name string, of Applicant, apply, others []v1alpha1.BrokerPolicy) st
 }
 
 // NotConfigured says that there is no broker.
-const NotConfigured = "the controller has no broker: let the operator set --broker-namespace and --broker-image"
+const NotConfigured = "the controller has no broker: let the operator set --broker-namespace and --sandbox-proxy-image"
 
 // ClosedBy says which policies let nobody into runs of a mode by a template, and the remedy; "" if none does.
 func ClosedBy(mode v1alpha1.SandboxMode, template string, apply []v1alpha1.BrokerPolicy) string {

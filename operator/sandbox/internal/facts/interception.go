@@ -45,10 +45,9 @@ func (r *Reader) readProxied(ctx context.Context, f *Facts) error {
 		return nil
 	}
 	if f.Unproxied = r.refuses(of, "run"); f.Unproxied != nil {
-		return nil
+		return nil //nolint:nilerr // the facts say it
 	}
-	switch {
-	case time.Duration(f.Plan.Timeout)*time.Second > workload.MaxProxied:
+	if time.Duration(f.Plan.Timeout)*time.Second > workload.MaxProxied {
 		f.Unproxied = unavailable(v1alpha1.InterceptionTooLong, fmt.Sprintf("timeoutSeconds, or maxLifetimeSeconds, is %d, and a run with a proxy has at most %.0f, since its certificate authority lives for %s",
 			f.Plan.Timeout, workload.MaxProxied.Seconds(), runca.RunLife))
 		return nil

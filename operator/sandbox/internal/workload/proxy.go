@@ -159,7 +159,8 @@ func checkNames(e *v1alpha1.SandboxEgress) error {
 func hostsArgument(hosts []v1alpha1.EgressName) string {
 	names := make([]protocol.Name, 0, len(hosts))
 	for i := range hosts {
-		names = append(names, protocol.NameOf(&hosts[i]))
+		headers, keys := hosts[i].Own()
+		names = append(names, protocol.Name{Host: hosts[i].Host, Ports: hosts[i].Ports, Headers: headers, QueryKeys: keys})
 	}
 	text, _ := json.Marshal(names) // texts and numbers
 	return strings.ReplaceAll(string(text), "$", `\u0024`)

@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 )
 
 // Audience is that of the tokens that the broker takes.
@@ -106,15 +104,6 @@ type Name struct {
 	// Headers and QueryKeys go on, although they may sign the run in.
 	Headers   []string `json:"headers,omitempty"`
 	QueryKeys []string `json:"queryKeys,omitempty"`
-}
-
-// NameOf is the name of a BrokerPolicy, or of a template.
-func NameOf(name *v1alpha1.EgressName) Name {
-	of := Name{Host: name.Host, Ports: name.Ports}
-	if own := name.OwnCredentials; own != nil {
-		of.Headers, of.QueryKeys = own.Headers, own.QueryKeys
-	}
-	return of
 }
 
 // Injected is a credential that the proxy sets.
