@@ -191,12 +191,16 @@ func filesOf(dir string) ([]string, error) {
 	}
 	var files []string
 	for _, entry := range entries {
-		if name := entry.Name(); entry.Type().IsRegular() && (strings.HasSuffix(name, plainSuffix) || strings.HasSuffix(name, gzipSuffix)) {
-			files = append(files, filepath.Join(dir, name))
+		if entry.Type().IsRegular() && isRecording(entry.Name()) {
+			files = append(files, filepath.Join(dir, entry.Name()))
 		}
 	}
 	slices.Sort(files)
 	return files, nil
+}
+
+func isRecording(name string) bool {
+	return strings.HasSuffix(name, plainSuffix) || strings.HasSuffix(name, gzipSuffix)
 }
 
 // opened is a recording that is read.

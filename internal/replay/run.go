@@ -45,7 +45,7 @@ func Run(ctx context.Context, dirs []string, options Options) (*Report, error) {
 	}
 	var damages []recording.Damage
 	if options.Update {
-		damages, err = recording.Rewrite(dirs, func(e *recording.Entry) (bool, error) { return r.update(ctx, e) })
+		damages, err = recording.Rewrite(dirs, func(e *recording.Entry) (recording.Change, error) { return r.update(ctx, e) })
 	} else {
 		damages, err = recording.Read(dirs, func(e *recording.Entry) error {
 			_, _, err := r.entry(ctx, e)
@@ -130,17 +130,17 @@ func (r *run) judge(e *recording.Entry, now *answered, why *difference) (differe
 }
 
 // update replays an admission, and puts today's answer into it if that differs.
-func (r *run) update(ctx context.Context, e *recording.Entry) (keep bool, err error) {
+func (r *run) update(ctx context.Context, e *recording.Entry) (recording.Change, error) {
 	now, differs, err := r.entry(ctx, e)
 	if err != nil || !differs {
-		return true, err
+		return recording.Keep, err
 	}
 	r.report.Updated++
 	if now == nil {
-		return false, nil
+		return recording.Remove, nil
 	}
 	e.Answer, e.Build, e.Webhook = now.answer, r.options.Build, recording.WebhookOf(now.by)
-	return true, r.redactor.Entry(e)
+	return recording.Replace, r.redactor.Entry(e)
 }
 
 // find returns the webhook of a recorded one, and what is different about it. It is found by its

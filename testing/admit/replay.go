@@ -8,8 +8,8 @@ import (
 // Replay sends the admissions in folders to the extensions, and fails the test with what they
 // answer differently. The folders have what a server kept with --record, or what the command
 // replay --update wrote. Each request goes to the webhook that it was recorded of, and the user,
-// the namespace and the match conditions of the client do not matter. A folder without recordings
-// ends the test.
+// the namespace and the match conditions of the client do not matter. It also fails if a part of
+// them cannot be read. A folder without recordings ends the test.
 func (c *Client) Replay(dirs ...string) {
 	c.t.Helper()
 	c.used.Store(true)
@@ -19,7 +19,7 @@ func (c *Client) Replay(dirs ...string) {
 		c.t.Fatalf("admit: Replay: %v", err)
 	}
 	tell := c.t.Logf
-	if report.Differing > 0 {
+	if report.Differing+len(report.Unreadable) > 0 {
 		tell = c.t.Errorf
 	}
 	tell("admit: Replay:\n%s", report.Text())
