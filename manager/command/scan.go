@@ -34,7 +34,7 @@ type scanning struct {
 
 const aboutScan = `Run the extensions on every object that the cluster stores and their scopes cover, and
 print what they would refuse or change, by extension and namespace. It changes nothing:
-each request is a dry run, and what an extension writes all the same is refused.
+each request is a dry run, and what an extension writes or connects to all the same is refused.
 
 Each object counts as one that is created, and as an update that changes nothing:
 
@@ -45,7 +45,7 @@ Each object counts as one that is created, and as an update that changes nothing
   EXEMPTED  an exemption let it pass an extension
 
 All modes count, so that you see what enforcing would do. Admissions without a stored object,
-such as CONNECT, DELETE and requests to subresources, are named. Unless you set --user, some
+such as CONNECT, DELETE and requests to subresources, are named, and so are Reports. Unless you set --user, some
 objects are sent as another user, too: findings that depend on it are told apart, and not
 counted.
 
