@@ -4,26 +4,30 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 
 	"github.com/admitkit/admitkit/internal/offline"
+	"github.com/admitkit/admitkit/webhook"
 )
 
 // Stored returns the requests for one stored object: as it would be created, and as an
 // update that changes nothing. The resource is named as for kubectl: pod, deploy,
-// widgets.example.com.
-func Stored(ctx context.Context, config *rest.Config, client *http.Client, resource, namespace, name string) ([]*offline.Request, error) {
+// widgets.example.com. It is in the first version that a webhook receives, as an API server
+// converts it.
+func Stored(ctx context.Context, config *rest.Config, client *http.Client, webhooks []*webhook.Webhook, resource, namespace, name string) ([]*offline.Request, error) {
 	c, err := connect(config, client)
 	if err != nil {
 		return nil, err
 	}
-	pass, namespaced, err := c.find(resource)
+	pass, namespaced, err := c.find(resource, webhooks)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +66,7 @@ func Stored(ctx context.Context, config *rest.Config, client *http.Client, resou
 }
 
 // find returns the resource that a user names.
-func (c *cluster) find(text string) (pass Pass, namespaced bool, err error) {
+func (c *cluster) find(text string, webhooks []*webhook.Webhook) (pass Pass, namespaced bool, err error) {
 	groups, err := restmapper.GetAPIGroupResources(c.discovery)
 	if err != nil {
 		return pass, false, fmt.Errorf("which resources are there: %w", err)
@@ -79,6 +83,7 @@ func (c *cluster) find(text string) (pass Pass, namespaced bool, err error) {
 	if err != nil {
 		return pass, false, fmt.Errorf("%q: the API server serves no such resource: %w", text, err)
 	}
+	found = received(groups, found, webhooks)
 	kind, err := mapper.KindFor(found)
 	if err != nil {
 		return pass, false, err
@@ -94,6 +99,26 @@ func (c *cluster) find(text string) (pass Pass, namespaced bool, err error) {
 	}
 	pass.Resource, pass.Kind = found, kind
 	return pass, mapping.Scope.Name() == "namespace", nil
+}
+
+// received returns a resource in a version that a webhook receives, if there is one.
+func received(groups []*restmapper.APIGroupResources, resource schema.GroupVersionResource, webhooks []*webhook.Webhook) schema.GroupVersionResource {
+	is := func(resource schema.GroupVersionResource) bool {
+		return slices.ContainsFunc(webhooks, func(w *webhook.Webhook) bool { return receives(w, resource) })
+	}
+	if is(resource) {
+		return resource
+	}
+	for _, group := range groups {
+		for _, version := range group.Group.Versions {
+			other := resource.GroupResource().WithVersion(version.Version)
+			served := slices.ContainsFunc(group.VersionedResources[version.Version], func(r metav1.APIResource) bool { return r.Name == resource.Resource })
+			if group.Group.Name == resource.Group && served && is(other) {
+				return other
+			}
+		}
+	}
+	return resource
 }
 
 // requests returns the requests for an object.

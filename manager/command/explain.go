@@ -60,7 +60,7 @@ func (s *scanning) explain(cmd *cobra.Command, resource, name string) error {
 	if !found {
 		namespace, name = "", namespace
 	}
-	requests, err := scan.Stored(cmd.Context(), with.Config, with.Client, resource, namespace, name)
+	requests, err := scan.Stored(cmd.Context(), with.Config, with.Client, with.Webhooks, resource, namespace, name)
 	if err != nil {
 		return err
 	}

@@ -324,6 +324,24 @@ func TestAnObjectOfTheClusterIsExplained(t *testing.T) {
 	}
 }
 
+func TestAnObjectIsExplainedInTheVersionThatAnExtensionReceives(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	testkit.Create(t, testkit.Client(t, cluster.Admin(), nil), &autoscalingv2.HorizontalPodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"},
+		Spec:       autoscalingv2.HorizontalPodAutoscalerSpec{MaxReplicas: 3, ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}},
+	})
+	old := func(mgr *manager.Manager) error {
+		return mgr.AddExtension(extension.ValidatingFunc(func(_ context.Context, o *autoscalingv1.HorizontalPodAutoscaler, _ *extension.Request) error {
+			return extension.Denyf("it has %d replicas", o.Spec.MaxReplicas)
+		}, extension.Scope{Name: "old", Rules: extension.Resources("autoscaling", "v1", []string{"horizontalpodautoscalers"}, "CREATE")}))
+	}
+	stdout, stderr, code := runBuilt(t, old, "", "explain", "hpa", namespace+"/web", "--kubeconfig="+cluster.Admin().KubeConfig)
+	if code != 0 || !strings.Contains(stdout, "# old, old: denied: it has 3 replicas") {
+		t.Errorf("%d: %s%s", code, stdout, stderr)
+	}
+}
+
 // keeper decides by a ConfigMap that it reads by a cache of its own, and declares what it
 // reads by the manager's.
 type keeper struct {
