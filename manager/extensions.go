@@ -124,7 +124,11 @@ func (m *Manager) addExtension(e any) error {
 	if m.started {
 		return fmt.Errorf("%T: the manager has started", e)
 	}
-	if err := host.CheckConverters(slices.Concat(m.parts.Converters, parts.Converters)); err != nil {
+	all := host.Parts{
+		Handlers: slices.Concat(m.parts.Handlers, parts.Handlers), Watchers: slices.Concat(m.parts.Watchers, parts.Watchers),
+		Reconcilers: slices.Concat(m.parts.Reconcilers, parts.Reconcilers), Converters: slices.Concat(m.parts.Converters, parts.Converters),
+	}
+	if err := all.Check(); err != nil {
 		return err
 	}
 	m.parts.Append(parts)

@@ -107,19 +107,7 @@ func (p *Parts) addConverter(c *extension.Converter) error {
 	opened, err := OpenConverter(c)
 	if err == nil {
 		p.Converters = append(p.Converters, opened)
-		err = CheckConverters(p.Converters)
+		err = p.Check()
 	}
 	return err
-}
-
-// CheckConverters returns an error if two of them are for one CustomResourceDefinition.
-func CheckConverters(converters []*Converter) error {
-	known := map[string]bool{}
-	for _, c := range converters {
-		if known[c.CRD] {
-			return fmt.Errorf("there are two Converters of %q: make one of them, with all versions", c.CRD)
-		}
-		known[c.CRD] = true
-	}
-	return nil
 }

@@ -11,7 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -176,5 +179,62 @@ func TestAValueIsRegisteredOnceWhateverIsMadeOfIt(t *testing.T) {
 	}
 	if err := only.RegisterWatcher(nil, only.Watchers[0]); err != nil || only.Watchers[0].(*guest).registered != 1 {
 		t.Errorf("a Watcher is not registered: %v", err)
+	}
+}
+
+func TestAPartIsAddedOnce(t *testing.T) {
+	g, again := &guest{}, &guest{}
+	handler := extension.Mutating[*corev1.Pod](g, extension.Scope{})
+	for name, test := range map[string]struct {
+		parts []any
+		want  string // empty: it is fine
+	}{
+		"a Watcher twice":                                    {[]any{g, g}, "*host_test.guest is added twice"},
+		"a Handler twice":                                    {[]any{handler, handler}, "*host_test.guest is added twice"},
+		"a Mutator twice with one scope":                     {[]any{handler, extension.Mutating[*corev1.Pod](g, extension.Scope{})}, "*host_test.guest is added twice"},
+		"a Mutator with two scopes":                          {[]any{handler, extension.Mutating[*corev1.Pod](g, extension.Scope{Name: "other"})}, ""},
+		"a Mutator and a Validator":                          {[]any{handler, extension.Validating[*corev1.Pod](g, extension.Scope{})}, ""},
+		"two of one type":                                    {[]any{g, again, handler, extension.Mutating[*corev1.Pod](again, extension.Scope{})}, ""},
+		"values without a field, which may have one address": {[]any{&answers{}, &answers{}}, ""},
+	} {
+		parts, err := host.PartsOf(composite{parts: test.parts}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := parts.Check(); (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, want %q", name, err, test.want)
+		}
+	}
+}
+
+type sees struct{}
+
+func (sees) Watch(context.Context, extension.Manager, watch.EventType, *corev1.ConfigMap) {}
+
+func TestAWatcherThatSeesNothingIsRefused(t *testing.T) {
+	never := &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}, MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "DoesNotExist"}}}
+	_, _, err := host.WatchedBy(extension.Watching(sees{}, extension.WatchScope{Selector: never}), scheme.Scheme)
+	if err == nil || !strings.Contains(err.Error(), "host_test.sees: WatchScope.Selector: a=b,!a matches nothing: no value of a meets it") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// reader reads one kind.
+type reader struct {
+	guest
+	object client.Object
+}
+
+func (r *reader) Reads() []client.Object { return []client.Object{r.object} }
+
+func TestAListIsNoKindToRead(t *testing.T) {
+	list := &unstructured.Unstructured{}
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMapList"))
+	parts, err := host.PartsOf(&reader{object: list}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parts.Reads(scheme.Scheme, host.Watches); err == nil || !strings.Contains(err.Error(), "ConfigMapList is a list: name the kind of its items, ConfigMap") {
+		t.Errorf("got %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -78,8 +79,16 @@ func kindOf(object client.Object, scheme *runtime.Scheme) (schema.GroupVersionKi
 		return kind, fmt.Errorf("a %T has no kind: name it by SetGroupVersionKind", object)
 	case err != nil:
 		return kind, fmt.Errorf("%w: add the type to the manager's Scheme, or read the kind as *unstructured.Unstructured", err)
+	case isList(kind, scheme):
+		return kind, fmt.Errorf("%s is a list: name the kind of its items, %s", kind.Kind, strings.TrimSuffix(kind.Kind, "List"))
 	}
 	return kind, nil
+}
+
+// isList reports whether a kind that a scheme has is a list of objects.
+func isList(kind schema.GroupVersionKind, scheme *runtime.Scheme) bool {
+	object, err := scheme.New(kind)
+	return err == nil && meta.IsListType(object)
 }
 
 // form is the form in which objects are read. A cache has an informer for each.

@@ -57,7 +57,7 @@ func WatchedBy(w extension.Watcher, scheme *runtime.Scheme) (watched Watched, ok
 		return Watched{}, true, fmt.Errorf("%s: its type must be a pointer, such as *corev1.ConfigMap", WatcherName(w))
 	}
 	watched = Watched{Kind: scope.Kind, Selector: scope.Selector, Object: object.DeepCopyObject().(client.Object)}
-	if _, err := metav1.LabelSelectorAsSelector(scope.Selector); err != nil {
+	if err := CheckSelector(scope.Selector); err != nil {
 		return watched, true, fmt.Errorf("%s: WatchScope.Selector: %w", WatcherName(w), err)
 	}
 	if formOf(object) != typed && scope.Kind.Empty() {

@@ -8,16 +8,14 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apiserver/pkg/cel/environment"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/internal/kinds"
 	"github.com/admitkit/admitkit/webhook"
 )
@@ -53,10 +51,10 @@ func (k *Kinds) checkScope(scope extension.Scope) []error {
 			errs = append(errs, fmt.Errorf("Rules[%d]: %w", i, err))
 		}
 	}
-	if err := checkSelector(scope.ObjectSelector); err != nil {
+	if err := host.CheckSelector(scope.ObjectSelector); err != nil {
 		errs = append(errs, fmt.Errorf("ObjectSelector: %w", err))
 	}
-	if err := checkSelector(scope.NamespaceSelector); err != nil && !slices.ContainsFunc(scope.Rules, k.hasNoNamespace) {
+	if err := host.CheckSelector(scope.NamespaceSelector); err != nil && !slices.ContainsFunc(scope.Rules, k.hasNoNamespace) {
 		errs = append(errs, fmt.Errorf("%w: %w", errNoNamespace, err))
 	}
 	return append(errs, checkConditions(scope.MatchConditions)...)
@@ -176,48 +174,6 @@ func describeVersions(all []schema.GroupVersion) string {
 		names[i] = version.Version
 	}
 	return list(names)
-}
-
-// checkSelector returns an error for a selector that selects nothing, or is none.
-func checkSelector(selector *metav1.LabelSelector) error {
-	compiled, err := metav1.LabelSelectorAsSelector(selector)
-	if selector == nil || err != nil {
-		return err
-	}
-	requirements, _ := compiled.Requirements()
-	byKey := map[string][]labels.Requirement{}
-	for _, r := range requirements {
-		byKey[r.Key()] = append(byKey[r.Key()], r)
-	}
-	for key, all := range byKey {
-		if !canHold(all) {
-			return fmt.Errorf("%s matches nothing: no value of %s meets it", metav1.FormatLabelSelector(selector), key)
-		}
-	}
-	return nil
-}
-
-// canHold reports whether some value of a label, or none, meets all requirements.
-func canHold(all []labels.Requirement) bool {
-	var allowed sets.Set[string] // nil: any
-	refused := sets.Set[string]{}
-	required, absent := false, false
-	for _, r := range all {
-		switch values := sets.New(r.ValuesUnsorted()...); r.Operator() {
-		case selection.In, selection.Equals, selection.DoubleEquals:
-			if allowed != nil {
-				values = values.Intersection(allowed)
-			}
-			allowed, required = values, true
-		case selection.NotIn, selection.NotEquals:
-			refused = refused.Union(values)
-		case selection.Exists:
-			required = true
-		case selection.DoesNotExist:
-			absent = true
-		}
-	}
-	return (!required || !absent) && (allowed == nil || allowed.Difference(refused).Len() > 0)
 }
 
 // maxConditions is the API server's limit.

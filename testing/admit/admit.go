@@ -525,6 +525,9 @@ func (s *server) makeEngine() (err error) {
 		}
 		parts.Append(p)
 	}
+	if err := parts.Check(); err != nil {
+		return err
+	}
 	if err := s.restrict(account, &parts); err != nil {
 		return err
 	}
