@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -307,10 +308,7 @@ func unseenReason(why error) string { return "the request is not let through uns
 func (p *passage) admitted(ctx context.Context, handler *host.Handler, err error) (result, error) {
 	if err != nil {
 		if reason, isDenial := host.DenialReason(err); isDenial {
-			if reason == "" {
-				reason = handler.Name + " gives no reason"
-			}
-			p.response.Result = &metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: failure.Cut(reason)}
+			p.response.Result = &metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: failure.Cut(reasonOf(handler, reason))}
 			return denied, nil
 		}
 		// The handler gave up because its time was over.
@@ -329,6 +327,14 @@ func (p *passage) admitted(ctx context.Context, handler *host.Handler, err error
 	return outcome(changed), nil
 }
 
+// reasonOf returns the reason of a denial: a blank one would not say whom to ask.
+func reasonOf(handler *host.Handler, reason string) string {
+	if strings.TrimSpace(reason) == "" {
+		return handler.Name + " gives no reason"
+	}
+	return reason
+}
+
 // responded returns the result of an Extension.
 func (p *passage) responded(handler *host.Handler, response *admission.Response) (result, error) {
 	p.report(handler, response.Warnings, response.AuditAnnotations)
@@ -340,6 +346,7 @@ func (p *passage) responded(handler *host.Handler, response *admission.Response)
 		if p.response.Result.Code == 0 {
 			p.response.Result.Code = http.StatusForbidden
 		}
+		p.response.Result.Message = reasonOf(handler, p.response.Result.Message)
 		return denied, nil
 	}
 	changed, err := p.object.take(response)

@@ -284,9 +284,14 @@ func TestHandlersOfEveryFormSeeWhatTheOnesBeforeThemDid(t *testing.T) {
 }
 
 func TestADenialWithoutAReasonNamesTheExtension(t *testing.T) {
-	response := admit(t, podRequest(admissionv1.Create), validator(func(*corev1.Pod, *extension.Request) error { return extension.Deny("") }))
-	if response.Allowed || response.Result.Message != "extension.ValidatorFunc gives no reason" {
-		t.Errorf("got %+v", response.Result)
+	for want, handler := range map[string]*extension.Handler{
+		"extension.ValidatorFunc gives no reason":    validator(func(*corev1.Pod, *extension.Request) error { return extension.Deny(" \n") }),
+		"webhook_test.extensionFunc gives no reason": ext(func(*corev1.Pod, admission.Request) admission.Response { return admission.Denied("") }),
+	} {
+		response := admit(t, podRequest(admissionv1.Create), handler)
+		if response.Allowed || response.Result.Message != want || response.Result.Code != http.StatusForbidden {
+			t.Errorf("got %+v, want %q", response.Result, want)
+		}
 	}
 }
 
