@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,7 +17,9 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
 
@@ -377,6 +380,17 @@ func (r *review) engine(cmd *cobra.Command, cluster *memcluster.Cluster) (engine
 	return offline.New(webhooks, with), stop, nil
 }
 
+// there returns an error for flags that manifests takes, and a review cannot: a file that is not
+// on this machine, and labels that no namespace has.
+func (r *review) there(options manager.Options) error {
+	for _, file := range []struct{ flag, path string }{{"modes-file", options.Registration.ModesFile}, {"exemptions-file", options.Serving.ExemptionsFile}} {
+		if _, err := os.Stat(file.path); file.path != "" && err != nil {
+			return fmt.Errorf("--%s: %w: leave it out to review without it", file.flag, err)
+		}
+	}
+	return validation.ValidateLabels(r.namespaceLabels, field.NewPath("--namespace-labels")).ToAggregate()
+}
+
 // manage makes the manager, with the cluster in memory behind it. Call stop in the end.
 func (r *review) manage(cmd *cobra.Command, cluster *memcluster.Cluster) (mgr *manager.Manager, webhooks []*webhook.Webhook, stop func(), err error) {
 	if err := quiet(cmd); err != nil {
@@ -384,6 +398,9 @@ func (r *review) manage(cmd *cobra.Command, cluster *memcluster.Cluster) (mgr *m
 	}
 	options, err := r.flags.complete(cmd)
 	if err != nil {
+		return nil, nil, nil, wrong(err)
+	}
+	if err := r.there(options); err != nil {
 		return nil, nil, nil, wrong(err)
 	}
 	account := cluster.NewAccount()

@@ -376,6 +376,9 @@ func TestAReviewAsksForWhatOnlyAClusterKnows(t *testing.T) {
 	}{
 		"the labels of a namespace":               {withTeam, nil, 2, "calls the webhook team: it selects namespaces by labels, and those of default are unknown: set --namespace-labels, or add the Namespace to --with"},
 		"the labels by a flag":                    {withTeam, []string{"--namespace-labels", "team=a"}, 1, "no by team"},
+		"labels that no namespace has":            {withTeam, []string{"--namespace-labels", "team=a b"}, 2, `--namespace-labels: Invalid value: "a b"`},
+		"a file of modes that is not there":       {withTeam, []string{"--modes-file", "nosuch.yaml"}, 2, "--modes-file: stat nosuch.yaml: no such file or directory: leave it out"},
+		"a file of exemptions that is not there":  {withTeam, []string{"--exemptions-file", "nosuch.yaml"}, 2, "--exemptions-file: stat nosuch.yaml"},
 		"other labels by a flag":                  {withTeam, []string{"--namespace-labels", "team=b"}, 0, "no extension applies"},
 		"the labels of a Namespace given":         {namespace + "\n---\n" + withTeam, nil, 1, "Pod default/web: denied: no by team"},
 		"a match condition":                       {withTeam, []string{"--operation=UPDATE", "--namespace-labels=team=b"}, 2, "mine (request.name == 'web' && " + mayDelete + "), which reads the authorizer: set --match-conditions NAME=true, or false"},
