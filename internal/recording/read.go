@@ -121,6 +121,27 @@ func readFile(name string, each func(*Entry) error) (damages []Damage, err error
 
 // readLines is readFile, and calls skip with what it cannot read.
 func readLines(name string, each func(*Entry) error, skip func(line []byte) error) (damages []Damage, err error) {
+	file, err := openFile(name)
+	switch {
+	case errors.Is(err, io.EOF): // its process wrote nothing
+		return nil, nil
+	case errors.Is(err, gzip.ErrHeader), errors.Is(err, io.ErrUnexpectedEOF):
+		return []Damage{{name, 1, cutOff(err)}}, nil
+	case err != nil:
+		return nil, err
+	}
+	defer func() { _ = file.close() }() // it was only read
+	return readFrom(name, file, each, skip)
+}
+
+// ReadLines calls a function with each entry in lines, and returns what it could not read. An error
+// is one of the function.
+func ReadLines(name string, from io.Reader, each func(*Entry) error) ([]Damage, error) {
+	return readFrom(name, from, each, func([]byte) error { return nil })
+}
+
+// readFrom is ReadLines, and calls skip with what it cannot read.
+func readFrom(name string, from io.Reader, each func(*Entry) error, skip func(line []byte) error) (damages []Damage, err error) {
 	more := 0
 	damaged := func(number int, line []byte, why error) error {
 		if len(damages) < maxDamages {
@@ -135,22 +156,6 @@ func readLines(name string, each func(*Entry) error, skip func(line []byte) erro
 			damages = append(damages, Damage{name, 0, fmt.Errorf("and %d more lines", more)})
 		}
 	}()
-	file, err := openFile(name)
-	switch {
-	case errors.Is(err, io.EOF): // its process wrote nothing
-		return nil, nil
-	case errors.Is(err, gzip.ErrHeader), errors.Is(err, io.ErrUnexpectedEOF):
-		return []Damage{{name, 1, cutOff(err)}}, nil
-	case err != nil:
-		return nil, err
-	}
-	defer func() { _ = file.close() }() // it was only read
-	return ReadLines(name, file, each)
-}
-
-// ReadLines calls a function with each entry in lines, and returns what it could not read. An error
-// is one of the function.
-func ReadLines(name string, from io.Reader, each func(*Entry) error) (damages []Damage, err error) {
 	lines := bufio.NewReaderSize(from, 64<<10)
 	for number := 1; ; number++ {
 		line, err := readLine(lines)

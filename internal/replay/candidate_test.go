@@ -100,7 +100,7 @@ func TestACandidateRefusesWhatIsNoAdmission(t *testing.T) {
 		{http.MethodPost, "no\n", http.StatusBadRequest},
 		{http.MethodPost, "{}\n", http.StatusBadRequest},
 		{http.MethodPost, strings.Repeat(" ", 17<<20), http.StatusBadRequest},
-		{http.MethodPost, `{"webhook":{"name":"x"},"request":{}}` + "\n", http.StatusOK}, // of a webhook that is gone
+		{http.MethodPost, `{"webhook":{"name":"x"},"request":{"uid":"1"},"answer":{"outcome":"allowed"}}` + "\n", http.StatusOK}, // of a webhook that is gone
 	} {
 		answer := httptest.NewRecorder()
 		candidate.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), c.method, recording.MirrorPath, strings.NewReader(c.body)))
