@@ -23,7 +23,9 @@
 //   - [Scoped], [Reader], [Entitled], [NamespaceEntitled], [ClusterEntitled], [AggregateEntitled],
 //     [LeaderElected], [Hosted], [Witness] and [Remover] are optional. They say what an
 //     extension reads, which rights it needs, where it runs, that it wants to know its
-//     host first, or of what it cannot see, and what to remove when it is uninstalled.
+//     host first, or of what it cannot see, and what to remove when it is uninstalled. A
+//     method with another name is none of them, and nobody can say so: have the compiler
+//     do it, by var _ extension.Reader = (*mine)(nil).
 //
 // Packages cluster, deliver, manifest and remote, below this one, have what extensions that
 // reconcile, send events or connect to servers would otherwise write again.

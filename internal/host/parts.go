@@ -6,10 +6,12 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/admitkit/admitkit/extension"
 )
@@ -322,6 +324,9 @@ func (p *Parts) EachRight(visit func(Right) error) error {
 		asked := asks(e.part)
 		of := map[string][]rbacv1.PolicyRule{"Rights": asked.scope, "ClusterRights": asked.cluster}
 		for _, namespace := range slices.Sorted(maps.Keys(asked.namespaces)) {
+			if problems := validation.IsDNS1123Label(namespace); len(problems) > 0 {
+				return fmt.Errorf("%T: NamespaceRights(): %q is no name of a namespace: %s", e.part, namespace, strings.Join(problems, ", "))
+			}
 			of["NamespaceRights"] = append(of["NamespaceRights"], asked.namespaces[namespace]...)
 		}
 		for _, method := range slices.Sorted(maps.Keys(of)) {

@@ -180,6 +180,15 @@ func (asking) Mutate(context.Context, *corev1.Pod, *extension.Request) error { r
 
 func (a asking) Rights() []rbacv1.PolicyRule { return []rbacv1.PolicyRule{a.rule} }
 
+// askingIn asks in a namespace.
+type askingIn struct{ namespace string }
+
+func (askingIn) Mutate(context.Context, *corev1.Pod, *extension.Request) error { return nil }
+
+func (a askingIn) NamespaceRights() map[string][]rbacv1.PolicyRule {
+	return map[string][]rbacv1.PolicyRule{a.namespace: {{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get"}}}}
+}
+
 func TestRightsThatGrantNothingAreNotPrinted(t *testing.T) {
 	for name, test := range map[string]struct {
 		group, resource, verb string
@@ -209,10 +218,20 @@ func TestRightsThatGrantNothingAreNotPrinted(t *testing.T) {
 			}
 		})
 	}
-	empty := func(mgr *manager.Manager) error {
-		return mgr.AddExtension(extension.Mutating(asking{rbacv1.PolicyRule{Resources: []string{"pods"}, Verbs: []string{"get"}}}, extension.Scope{}))
-	}
-	if _, stderr, code := runBuilt(t, empty, "", "manifests", "--image=x", "--namespace=apps", "--webhook-namespace=own"); code != 2 || !strings.Contains(stderr, `needs APIGroups ("" is the core group), Resources and Verbs`) {
-		t.Errorf("exit code %d: %s", code, stderr)
+	for name, test := range map[string]struct {
+		part extension.Mutator[*corev1.Pod]
+		want string
+	}{
+		"no group":         {asking{rbacv1.PolicyRule{Resources: []string{"pods"}, Verbs: []string{"get"}}}, `needs APIGroups ("" is the core group), Resources and Verbs`},
+		"a path in a Role": {asking{rbacv1.PolicyRule{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}}, "Rights()[0]: NonResourceURLs: no Role grants /metrics: ask by ClusterRights"},
+		"no namespace":     {askingIn{namespace: ""}, `command_test.askingIn: NamespaceRights(): "" is no name of a namespace`},
+		"an upper case":    {askingIn{namespace: "Shop"}, `NamespaceRights(): "Shop" is no name of a namespace`},
+	} {
+		build := func(mgr *manager.Manager) error {
+			return mgr.AddExtension(extension.Mutating(test.part, extension.Scope{}))
+		}
+		if _, stderr, code := runBuilt(t, build, "", "manifests", "--image=x", "--namespace=apps", "--webhook-namespace=own"); code != 2 || !strings.Contains(stderr, test.want) {
+			t.Errorf("%s: exit code %d, want %q: %s", name, code, test.want, stderr)
+		}
 	}
 }

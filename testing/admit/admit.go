@@ -337,10 +337,10 @@ func (c *Client) Create(object runtime.Object) *Result {
 func (c *Client) Update(old, object runtime.Object) *Result {
 	c.t.Helper()
 	c.used.Store(true)
-	switch {
-	case old == nil:
+	if old == nil {
 		c.t.Fatalf("admit: the old object of an UPDATE is nil")
-	case old == object:
+	}
+	if old == object {
 		c.t.Fatalf("admit: the old and the new object of an UPDATE are one: change a DeepCopy of it")
 	}
 	return c.send(admissionv1.Update, object, old)

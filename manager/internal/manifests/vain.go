@@ -97,6 +97,9 @@ var requested = []string{"get", "list", "watch", "create", "update", "patch", "d
 // checkNamespaced returns an error for a resource that a Role cannot grant. It can grant the
 // Namespace in which it is.
 func (i *installer) checkNamespaced(asked host.Right) error {
+	if len(asked.Rule.NonResourceURLs) > 0 {
+		return fmt.Errorf("NonResourceURLs: no Role grants %s: ask by ClusterRights", strings.Join(asked.Rule.NonResourceURLs, ", "))
+	}
 	if !slices.ContainsFunc(asked.Rule.Verbs, func(verb string) bool { return slices.Contains(requested, verb) }) {
 		return nil
 	}
