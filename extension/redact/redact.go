@@ -190,16 +190,14 @@ func (r *Redactor) find(text string, at int) (from, to, next int) {
 	}
 	end := nameEnd(text, at)
 	if end == at {
-		if r.replace != nil && text[at] == '>' {
-			from, to = r.content(text, at)
-		}
+		from, to = r.content(text, at)
 		return from, to, at + 1
 	}
 	name, value := text[at:end], skipSpaces(text, end)
 	assigned := assignment(text, end)
 	secret := func() bool { return r.isSecret(name) }
 	if r.replace != nil {
-		assigned = cmp.Or(arrow(text, end), assigned, assignment(text, while(text, end, isBackslash)), appended(text, end), called(text, end))
+		assigned = assignedBehind(text, end, assigned)
 		if strings.EqualFold(name, "value") {
 			secret = func() bool { return r.isNamedTag(text, at) }
 		}
@@ -226,16 +224,8 @@ func (r *Redactor) value(text string, at int, colon bool) (from, to int) {
 	if r.replace == nil {
 		return at, valueEnd(text, at)
 	}
-	for _, quote := range []string{`"""`, "'''"} { // as in TOML and Python
-		if strings.HasPrefix(text[at:], quote) {
-			return at + 3, at + 3 + indexOrEnd(text[at+3:], quote)
-		}
-	}
-	switch {
-	case strings.HasPrefix(text[at:], "<<"):
-		return hereDocument(text, at)
-	case strings.HasPrefix(text[at:], "["):
-		return at, min(at+indexOrEnd(text[at:], "]")+1, len(text))
+	if from, to, is := severalLines(text, at); is {
+		return from, to
 	}
 	if prefix := while(text, at, isLiteralPrefix); prefix-at <= 2 && prefix < len(text) && (text[prefix] == '"' || text[prefix] == '\'') {
 		at = prefix
@@ -243,13 +233,34 @@ func (r *Redactor) value(text string, at int, colon bool) (from, to int) {
 	if quote := while(text, at, isBackslash); quote < len(text) && (text[quote] == '"' || text[quote] == '\'') {
 		return quote + 1, quoteEnd(text, quote+1, text[at:quote+1])
 	}
-	part := func(c byte) bool {
-		return c != '\n' && c != '\r' && (colon || !isBlank(c) && !separates(c) && strings.IndexByte(`"'`, c) < 0)
+	part := isUnquoted
+	if colon {
+		part = func(c byte) bool { return c != '\n' && c != '\r' }
 	}
 	for to = while(text, at, part); to > at && to+1 < len(text) && text[to] == '\n' && text[to-1] == '\\'; { // it goes on
 		to = while(text, to+1, part)
 	}
 	return at, to
+}
+
+// isUnquoted reports whether a byte is part of a value without quotes.
+func isUnquoted(c byte) bool { return !isBlank(c) && !separates(c) && c != '"' && c != '\'' }
+
+// severalLines returns a value that may have several lines because of how it begins.
+func severalLines(text string, at int) (from, to int, is bool) {
+	for _, quote := range []string{`"""`, "'''"} { // as in TOML and Python
+		if strings.HasPrefix(text[at:], quote) {
+			return at + 3, at + 3 + indexOrEnd(text[at+3:], quote), true
+		}
+	}
+	switch {
+	case strings.HasPrefix(text[at:], "<<"):
+		from, to = hereDocument(text, at)
+		return from, to, true
+	case strings.HasPrefix(text[at:], "["):
+		return at, min(at+indexOrEnd(text[at:], "]")+1, len(text)), true
+	}
+	return 0, 0, false
 }
 
 // isLiteralPrefix reports whether a byte may be in front of the quote of a text: f"a", $'a', @"a".
@@ -389,9 +400,17 @@ func arrow(text string, at int) int {
 // maxTag is the length of the longest tag of XML of which more than its name counts.
 const maxTag = 1 << 10
 
+// assignedBehind is assignment, for all signs that a thorough Redactor knows.
+func assignedBehind(text string, at, assigned int) int {
+	return cmp.Or(arrow(text, at), assigned, assignment(text, while(text, at, isBackslash)), appended(text, at), called(text, at))
+}
+
 // content returns the text of an element of XML whose tag, which ends here, has the name of a
 // secret, or names one as in <property name="password">.
 func (r *Redactor) content(text string, at int) (from, to int) {
+	if r.replace == nil || text[at] != '>' {
+		return 0, 0
+	}
 	tag := strings.LastIndexAny(text[max(0, at-maxTag):at], "<>") + max(0, at-maxTag)
 	if at == 0 || tag < 0 || text[tag] != '<' || !r.isSecretTag(text[tag+1:at]) {
 		return 0, 0
