@@ -58,22 +58,7 @@ func Of(template, base *v1alpha1.SandboxRunTemplateSpec) (*Plan, error) {
 		}
 	}
 	if template.BaseTemplateRef == nil {
-		p.Image, p.command, p.args = template.Image, template.Command, template.Args
-		if w := template.Workspace; w != nil {
-			if w.MountPath != "" {
-				p.mountPath = w.MountPath
-			}
-			if err := replace(&p.size, w.Size, nil, "workspace.size"); err != nil {
-				return nil, err
-			}
-		}
-		if template.Egress != nil {
-			p.Egress, p.Hosts = template.Egress.Egress, template.Egress.Hosts
-			if err := checkNames(template.Egress); err != nil {
-				return nil, fmt.Errorf("egress.%w", err)
-			}
-		}
-		if err := p.place(template.Pod); err != nil {
+		if err := p.lock(template); err != nil {
 			return nil, err
 		}
 	}
@@ -102,6 +87,26 @@ func Of(template, base *v1alpha1.SandboxRunTemplateSpec) (*Plan, error) {
 		return nil, err
 	}
 	return p, less(&p.grace, template.TerminationGracePeriodSeconds, base != nil, "terminationGracePeriodSeconds")
+}
+
+// lock sets what a template by a base takes from that.
+func (p *Plan) lock(template *v1alpha1.SandboxRunTemplateSpec) error {
+	p.Image, p.command, p.args = template.Image, template.Command, template.Args
+	if w := template.Workspace; w != nil {
+		if w.MountPath != "" {
+			p.mountPath = w.MountPath
+		}
+		if err := replace(&p.size, w.Size, nil, "workspace.size"); err != nil {
+			return err
+		}
+	}
+	if template.Egress != nil {
+		p.Egress, p.Hosts = template.Egress.Egress, template.Egress.Hosts
+		if err := checkNames(template.Egress); err != nil {
+			return fmt.Errorf("egress.%w", err)
+		}
+	}
+	return p.place(template.Pod)
 }
 
 // With returns what a run by the template makes. An error names the field of the run that is wrong.
