@@ -71,7 +71,7 @@ func TestUnregisterCallsEachRemoverOnceWhileTheWebhooksStillStand(t *testing.T) 
 	}
 	several := &leaver{markExtension: markExtension{"a"}, remove: remove}
 	validator := &leavingValidator{remove}
-	r := newManager(t, manager.Options{Namespaces: []string{namespace}}, several, several,
+	r := newManager(t, manager.Options{Namespaces: []string{namespace}}, several,
 		extension.Validating(validator, extension.Scope{Name: "a"}), extension.Validating(validator, extension.Scope{Name: "b"}))
 	if err := r.RegisterExtensions(t.Context()); err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -48,6 +49,9 @@ func (m *Manager) Webhooks(ctx context.Context) ([]*webhook.Webhook, error) {
 	return webhooks, m.parts.Register(m)
 }
 
+// maxFill is how long caches have to be filled: an informer tries again forever.
+const maxFill = time.Minute
+
 // StartCaches starts the caches that the extensions read, for a program that sends requests of
 // its own to the handlers of [Manager.Webhooks]. It returns when they have what the extensions
 // declare (extension.Reader). The error names a kind that they cannot have; other reads work.
@@ -63,11 +67,13 @@ func (m *Manager) StartCaches(ctx context.Context) (stop func(), err error) {
 			_ = objects.Start(ctx) // a read of a cache that does not run is an error of the extension
 		})
 	}
+	filling, filled := context.WithTimeout(ctx, maxFill)
+	defer filled()
 	for _, objects := range *kube.caches {
-		objects.WaitForCacheSync(ctx)
+		objects.WaitForCacheSync(filling)
 	}
-	if err == nil && !synced(ctx) {
-		err = errors.New("the caches of what the extensions read cannot be filled")
+	if err == nil && !synced(filling) {
+		err = errors.Join(fmt.Errorf("the caches of what the extensions read are not filled within %s", maxFill), m.caches.Check())
 	}
 	return func() { cancel(); running.Wait() }, err
 }

@@ -269,6 +269,7 @@ func TestTheTypesOfTheAuthorsSchemeAreKnownWithoutACluster(t *testing.T) {
 	}
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(previewv1.GroupVersion, &previewv1.PreviewEnvironment{}, &previewv1.PreviewEnvironmentList{})
+	metav1.AddToGroupVersion(scheme, previewv1.GroupVersion)
 	withScheme := command.WithOptions(func(o *manager.Options) { o.Scheme = scheme })
 	for _, args := range [][]string{
 		{"manifests", "--image=x", "--namespace=apps", "--webhook-namespace=my-system", "--with=../../examples/preview/crd/preview.example.com_previewenvironments.yaml"},
